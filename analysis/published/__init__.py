@@ -1,1 +1,1 @@
-"""Published measurements of others, which become runs in the user's store."""
+"""Import of published measurements as runs into the user's store."""

@@ -15,7 +15,7 @@ class PublishedSource:
         origin: Place of publication.
         folder: The folder that the user must give, if the license of the source does not allow
             shipping it; empty for a source that comes with the package.
-        next_step: A command that reads the runs, with its purpose.
+        next_step: A sentence with a command that reads the runs; empty for none.
     """
 
     name: str
@@ -83,7 +83,7 @@ SOURCES = (
         name="dawnbench",
         experiment="dawnbench",
         unit="series",
-        summary="log DAWNBench's 69 training entries as runs that learn",
+        summary="log DAWNBench's 69 training entries as trainings toward an accuracy",
         origin="github.com/stanford-futuredata/dawn-bench-entries",
         folder="clone of stanford-futuredata/dawn-bench-entries",
         next_step="Score them: python -m analysis time-to-accuracy",

@@ -1,4 +1,4 @@
-"""DAWNBench's training entries as runs that learn.
+"""Import of DAWNBench's training entries as trainings toward an accuracy.
 
     python -m analysis import-dawnbench DIR
     python -m analysis time-to-accuracy --experiment dawnbench
@@ -60,7 +60,7 @@ _TASKS = {
 
 
 class _Series(NamedTuple):
-    """The rows of an entry: epoch number, hours since the start, and the metric after the epoch."""
+    """Rows of an entry: number of each epoch, and hours since the start and metric after it."""
 
     epochs: list[float]
     hours: list[float]
@@ -68,10 +68,10 @@ class _Series(NamedTuple):
 
 
 def read_dawnbench(folder: Path) -> ImportedFolder:
-    """Read the series of all tasks.
+    """Read the series of all tasks from a clone of the repository.
 
     Raises:
-        DataError: If the folder holds no series.
+        DataError: If the folder is absent or holds no series.
     """
     publications = []
     damaged = []

@@ -1,9 +1,9 @@
 """Log published measurements as runs. Repeating an import logs no run twice.
 
-Sources whose license allows it come with the package: one Parquet file per source in `data`, which
-`python -m benchmarks.published` makes from the published files. Another reader (`dawnbench`) reads
-a user's clone. Readers raise one of `DAMAGED` for a file with unexpected content, and reject files
-larger than `MAX_FILE_BYTES`.
+If its license allows, a source comes with the package as a Parquet file in `data`, which
+`python -m benchmarks.published` makes from the published files. The reader `dawnbench` reads the
+user's clone of a repository instead. Readers raise one of `DAMAGED` for a file with unexpected
+content, and reject files larger than `MAX_FILE_BYTES`.
 """
 
 import csv
@@ -48,7 +48,7 @@ _COMMON_TAGS = {"schema_version": SCHEMA_VERSION, "source": "published"}
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe the defect of a file in one line."""
+    """Return the defect of a file as one line, given the exception of its reader."""
     text = " ".join(str(error).split())
     if isinstance(error, KeyError):
         text = f"has no {text}"
@@ -88,7 +88,7 @@ class PublishedRun:
         metrics: Metrics of the run.
         outcome: Outcome of the run.
         reason: Reason of an outcome other than "ok".
-        tables: Columns and rows of a table by file name.
+        tables: Columns and rows of each table, by its file name.
     """
 
     point_id: str
@@ -243,5 +243,5 @@ def _log_published_run(
 
 
 def _storable_text(text: str) -> str:
-    """Return a text that every database accepts: of limited length, without lone surrogates."""
+    """Return a text that every database accepts: shortened, without unpaired surrogates."""
     return text[:_MAX_TEXT_LENGTH].encode(errors="replace").decode()

@@ -1,12 +1,12 @@
-"""The report: one HTML page with the results of all analyses that the chosen runs have data for.
+"""The report: one HTML page with the results of all analyses for which the chosen runs have data.
 
     python -m analysis report --out report.html
 
-The page also lists the analyses without enough data, with the reason. `populations` groups
-the runs by environment and protocol. `outline` names the analyses of each group and their options.
-`sections` calls the analyses. `comparisons` compares populations pairwise. `findings` selects the
-headlines, and `page` writes the HTML. The package itself analyzes nothing: a section holds a
-result and names the command that produces the same result.
+The page also lists the analyses without enough data, with the reason. `populations` groups the runs
+by device, environment and protocol. `sections` calls the analyses of each group. `comparisons`
+compares populations pairwise. `findings` selects the findings at the top, and `page` renders the
+HTML. The package itself analyzes nothing: a section holds the result of an analysis and states the
+command that produces the same result.
 """
 
 from analysis.report.build import make_report

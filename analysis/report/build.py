@@ -1,4 +1,4 @@
-"""Build the page of a frame: populations, their comparisons, claims, and missing analyses."""
+"""Build the report on a frame: populations, their comparisons, claims, and missing analyses."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from analysis.store.quality import drop_implausible_intervals
 from paradnn.core.words import counted, without_secrets
 from paradnn.store.address import address_of
 
-#: Largest number of populations that the page shows; it only lists the others.
+#: Largest number of populations that the page shows; further populations are only listed.
 _MAX_POPULATIONS = 8
 
 
@@ -38,7 +38,7 @@ def make_report(
     prices: PriceList | None = None,
     made: str = "",
 ) -> str:
-    """Make the page of some runs.
+    """Return the report on runs as an HTML page.
 
     Args:
         frame: The runs that the selection chose, as `analysis.store.load.load` returns them.
@@ -60,7 +60,7 @@ def make_report(
     reports = [_report_population(population, context) for population in shown]
     for population in populations[_MAX_POPULATIONS:]:
         command = _report_command(population.selection)
-        reason = f"omitted to keep the page small: {command}"
+        reason = f"omitted to keep the page small; for a separate report, use {command}"
         context.missing.append(Missing("Further populations", population.name, reason))
     comparisons: list[SystemComparison] = []
     if not pool:
@@ -114,7 +114,7 @@ def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]
 def _describe_runs(
     shown: Sequence[Population], selection: Selection, context: Context
 ) -> dict[str, Any]:
-    """Return the template's values on systems, their results, and the location of the runs."""
+    """Return the values for the template: systems, their results, and the location of the runs."""
     stores = [address_of(uri) for uri in context.store] or [address_of()]
     store = next((address for address in stores if not address.is_read_only), stores[0])
     export = shlex.join(
@@ -143,14 +143,14 @@ def _describe_runs(
 
 
 def _answered_claims(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """Check the claims, and return the result of those that the runs have data for."""
+    """Check the claims, and return the result of those for which the runs have data."""
     result = check_claims.function(runs, options)
     verdicts = tuple(verdict for verdict in result.verdicts if verdict.measured)
     return answered(verdicts, result.sources, result.pooled)
 
 
 def _group_missing(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
-    """Return title, runs and reason of the missing analyses, grouped by title and reason."""
+    """Return (title, names of runs, reason) per title and reason of the missing analyses."""
     groups: dict[tuple[str, str], list[str]] = {}
     for title, runs, reason in missing:
         groups.setdefault((title, reason), []).append(runs)

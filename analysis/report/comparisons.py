@@ -1,4 +1,4 @@
-"""Comparisons of populations that measured the same points, and the verdicts on them."""
+"""Pairwise comparisons of populations that measured the same points, and their verdicts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class SystemComparison(NamedTuple):
 
     @property
     def rows(self) -> list[dict[Any, Any]]:
-        """The comparison of each family that both populations have points of."""
+        """The rows of `Compared.families`: one per family of which both populations have points."""
         return [row for row in self.result.families.to_dict("records") if row["points"]]
 
 
@@ -76,8 +76,8 @@ def compare_populations(
     for number, (first, second) in enumerate(pairs):
         if number >= _MAX_TRIED or len(comparisons) >= _MAX_COMPARISONS:
             reason = (
-                f"{len(pairs) - number} pairs of populations are not compared, to keep the page "
-                "small; to compare two of them, use python -m analysis compare"
+                f"not compared to keep the page small: {counted(len(pairs) - number, 'pair')} of "
+                "populations; to compare two populations, use python -m analysis compare"
             )
             context.missing.append(Missing("Comparisons", "further populations", reason))
             break
@@ -89,7 +89,10 @@ def compare_populations(
 
 
 def _order_pair(first: Population, second: Population) -> tuple[Population, Population]:
-    """Order a pair as A and B: on one device the later population is A, else the first is."""
+    """Return two populations in the order A, B.
+
+    On the same device, A is the population that was measured later. Otherwise A is the first.
+    """
     is_earlier = first.rows["start_time"].min() < second.rows["start_time"].min()
     if first.device == second.device and is_earlier:
         return second, first
@@ -124,7 +127,10 @@ def describe_side(population: Population, other: Population, frame: pd.DataFrame
 
 
 def _escape_side(value: str) -> str:
-    """Replace " & ", which separates conditions; ? matches any character."""
+    """Return a value without " & ", which would separate conditions.
+
+    The "&" becomes "?", which matches any character.
+    """
     return value.replace(" & ", " ? ")
 
 
@@ -172,8 +178,8 @@ def _pair_analyses(
         SectionSpec(
             CompareOptions(a=side_a, b=side_b),
             "Comparison, cell by cell",
-            "Each mark is a point that both measured; the bar is the geometric mean with its 95% "
-            "interval.",
+            "Each mark is a point that both systems measured; the bar is the geometric mean with "
+            "its 95% interval.",
             common,
         ),
     )
@@ -202,7 +208,10 @@ def _pair_analyses(
 
 
 def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """Yield a finding per family that both measured, and one on further differences of the two."""
+    """Yield a finding per family that both systems measured, and one on their differences.
+
+    The differences are columns in which the systems differ and which their names do not state.
+    """
     anchor = comparison.sections[0].anchor
     for row in comparison.rows:
         yield KeyFinding(FASTER, _verdict_sentence(row, comparison), anchor)
@@ -216,17 +225,17 @@ def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
     if parts:
         sentence = (
             f"{comparison.a.name} and {comparison.b.name} also differ in {', '.join(parts)}: "
-            "the ratios include that."
+            "the ratios include these effects."
         )
         yield KeyFinding(FASTER, sentence, anchor)
 
 
 @dataclass(frozen=True)
 class _Ratio:
-    """A geometric mean of ratios of the leading side over the other one.
+    """Geometric mean of the ratios of the leading side to the trailing side.
 
     Attributes:
-        is_a_ahead: Whether the first side leads.
+        is_a_ahead: Whether A leads.
         mean: The geometric mean, 1 or more.
         low: Lower end of its 95% interval.
         interval: The interval as text.
@@ -243,7 +252,7 @@ def _read_ratio(row: Mapping[Any, Any], factor: float = 1.0) -> _Ratio:
 
     Args:
         row: A row of `Compared.families`.
-        factor: A further factor of A over B, such as the ratio of their prices.
+        factor: Factor by which the ratio of A to B is multiplied, such as price of B / price of A.
     """
     mean = row["geometric_mean"] * factor
     low = row["geometric_mean_low"] * factor
@@ -287,10 +296,10 @@ def _describe_ratio(row: Mapping[Any, Any], ratio: _Ratio, a: str, b: str) -> st
     )
     if row["verdict"] != Verdict.EQUAL:
         wins = row["wins"] if ratio.is_a_ahead else row["points"] - row["wins"]
-        text += f", and is ahead in {wins}"
+        text += f", and is ahead on {wins}"
     only_one_side = row["missing_a"] + row["missing_b"]
     if only_one_side:
-        text += f"; {counted(only_one_side, 'point')} ran on only one of them"
+        text += f"; {counted(only_one_side, 'point')} ran on only one of the two"
     return text
 
 
@@ -303,7 +312,7 @@ def price_per_hour(rows: pd.DataFrame) -> float | None:
 
 
 def cost_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """State which system is cheaper for the same work, per family.
+    """Yield a finding per family on which system is cheaper for the same work.
 
     The ratio of costs is the ratio of speeds times the ratio of prices.
     """
@@ -324,6 +333,6 @@ def cost_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
             sentence = f"{cheaper} is cheaper: {evidence}."
         else:
             sentence = (
-                f"Which of {a.name} and {b.name} is cheaper is not shown: as measured, {evidence}."
+                f"Which of {a.name} and {b.name} is cheaper is undecided: as measured, {evidence}."
             )
         yield KeyFinding(COSTS, sentence, comparison.sections[0].anchor)

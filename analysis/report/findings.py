@@ -1,9 +1,9 @@
 """The findings at the top of a page.
 
 The findings state costs, the fastest configurations, bottlenecks, the next changes to try, and the
-reliability of the numbers. A question is a function of a population that yields answers. An answer
-is a sentence and a command that shows more; the command may be empty. If there are several systems,
-their comparison comes first. A finding links to its section.
+reliability of the numbers. A question is a function that takes a population and yields answers. An
+answer is a sentence and a command that shows more; the command may be empty. If there are several
+systems, their comparison comes first. A finding links to its section.
 """
 
 import dataclasses
@@ -162,7 +162,7 @@ def _ask(
     *,
     name_systems: bool,
 ) -> Iterator[KeyFinding]:
-    """Ask a question about each population."""
+    """Yield the answers to a question about each population, as findings on a topic."""
     for report in reports:
         population = report.population
         for sentence, command in question(population):
@@ -187,8 +187,9 @@ def _comparison_findings(
         return findings
     names = ", ".join(report.population.name for report in reports)
     sentence = (
-        f"No point was measured on two of {names}: none can be preferred. Measure the same sweep "
-        "on both, into the same store, or interleave two settings with python -m paradnn.compare."
+        f"No point was measured on more than one of {names}, so they cannot be compared. Measure "
+        "the same sweep on two of them, into the same store, or interleave two settings with "
+        "python -m paradnn.compare."
     )
     return [KeyFinding(FASTER, sentence, reports[0].population.key)]
 
@@ -250,13 +251,13 @@ def _fastest(population: Population) -> Answers:
     rank = _describe_rank(points, row["examples_per_second_low"])
     measured = row["examples_per_second"]
     if rounded(best.value, 3) != rounded(measured, 3):
-        rank += f"; {rounded(measured, 3)} was measured, and the best of several is partly luck"
+        rank += f"; {rounded(measured, 3)} was measured, but the highest of several is biased up"
     yield f"{_name_with_mode(row)}: {rounded(best.value, 3)} examples/s ({interval}){rank}.", ""
     if "flops_per_second" not in points or not points["flops_per_second"].notna().any():
         return
     row = _maximum(points, "flops_per_second")
     rate = format_number(row["flops_per_second"], "FLOP/s", digits=3)
-    sentence = f"Most arithmetic: {_name_with_mode(row)}, {rate}"
+    sentence = f"Highest FLOP rate: {_name_with_mode(row)}, {rate}"
     share = row.get("flops_utilization")
     if pd.notna(share):
         sentence += (
@@ -282,21 +283,29 @@ def _name_with_mode(row: dict[Any, Any]) -> str:
 
 
 def _describe_rank(points: pd.DataFrame, low: float) -> str:
-    """Say whether other points may be as fast as the fastest, whose interval begins at `low`."""
+    """Return whether other points may be as fast as the fastest, as text.
+
+    Args:
+        points: The points.
+        low: Lower end of the interval of the fastest point; NaN if unknown.
+    """
     text = ""
     if len(points) > 1:
-        text = f", the most of {counted(len(points), 'point')}"
+        text = f", the highest of {counted(len(points), 'point')}"
     if pd.isna(low):
-        return f"{text}; others may be as fast" if text else ""
+        return f"{text}; other points may be as fast" if text else ""
     upper = points["examples_per_second_high"].fillna(points["examples_per_second"])
     rivals = int((upper >= low).sum()) - 1
     if rivals:
-        text += f"; {counted(rivals, 'other')} may be as fast"
+        text += f"; {counted(rivals, 'other point')} may be as fast"
     return text
 
 
 def _distance_to_roof(population: Population) -> Answers:
-    """State that neither arithmetic nor memory is the limit, if most points are below the roof."""
+    """Yield that neither arithmetic nor memory is the limit, if most points are far below the roof.
+
+    "Far" means below `_FAR_FROM_ROOF`.
+    """
     points = population.points
     shares = points.get("roofline_fraction", pd.Series(dtype=float)).astype("float64")
     if not (shares.notna().any() and shares.median() < _FAR_FROM_ROOF):
@@ -304,12 +313,12 @@ def _distance_to_roof(population: Population) -> Answers:
     if _count_flagged(points, "contended", value=True) > _MAJORITY * len(points):
         cause = "other work on the machine and small operations"
     else:
-        cause = "small operations, or waiting for input,"
+        cause = "small operations or waiting for input"
     share = format_number(shares.median(), share=True)
     yield (
         (
-            f"Mostly neither arithmetic nor memory: the median point reaches {share} of what the "
-            f"machine's measured peaks allow; {cause} take the rest."
+            f"Mostly neither arithmetic nor memory is the limit: the median point reaches {share} "
+            f"of the rate that the machine's measured peaks allow. Likely causes are {cause}."
         ),
         "",
     )
@@ -360,7 +369,10 @@ def _next_change(population: Population) -> Answers:
 
 
 def _propose_setting(population: Population, column: str, pairs: pd.DataFrame) -> tuple[str, str]:
-    """State the gain of a setting, and propose larger values if the largest was the fastest."""
+    """Return the gain of a setting as a sentence, and a command.
+
+    If the largest batch size was the fastest, the command measures larger ones; else it is empty.
+    """
     points = population.points
     sentence = _describe_gain(column, pairs)
     if column != "batch_size":
@@ -370,11 +382,11 @@ def _propose_setting(population: Population, column: str, pairs: pd.DataFrame) -
         return f"{sentence}.", ""
     main_family = points[points["family"].eq(points["family"].mode()[0])]
     command = _train_command(population, main_family, _larger_batches(largest))
-    return f"{sentence}. The largest was the fastest: measure larger ones.", command
+    return f"{sentence}. The largest batch size was the fastest: measure larger ones.", command
 
 
 def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[str, str]:
-    """Propose another setting for the model that is farthest from its roof.
+    """Propose a setting that was not varied, for the model that is farthest from its roof.
 
     Args:
         population: The population.
@@ -393,9 +405,9 @@ def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[st
         proposal = "larger batches"
         override = _larger_batches(batch_size)
     else:
-        proposal = "another precision"
+        proposal = "a different precision"
         override = "precision=float32,bfloat16"
-    finding = "No other setting was faster" if was_varied else "Nothing but the models was varied"
+    finding = "No other setting was faster" if was_varied else "Only the models were varied"
     name = model_name(row.iloc[0].to_dict())
     sentence = f"{finding}: try {proposal}, first on {name}, which has the most to gain."
     return sentence, _train_command(population, row, override)
@@ -410,9 +422,9 @@ def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) ->
         baseline: Baseline value; None for the smallest one.
 
     Returns:
-        A row per group of such points: best (the fastest value), reference (the baseline, or
-        another value if the baseline was not measured), gain (throughput of best / throughput of
-        reference), and unsure (whether their intervals overlap).
+        A row per group of such points: best (the fastest value), reference (the baseline, or a
+        different value if the baseline was not measured), gain (throughput of best / throughput of
+        reference), and unsure (whether the intervals of both throughputs overlap).
     """
     if column not in points or points[column].nunique() < 2:
         return points.head(0)
@@ -454,7 +466,7 @@ def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) ->
 
 
 def _describe_gain(column: str, pairs: pd.DataFrame) -> str:
-    """Describe the gain of another value of a column as a sentence.
+    """Return the gain of the fastest value of a column, as a sentence without a full stop.
 
     An example is "Batch size 512 instead of 64: 1.4 to 5.2 times the throughput on each of the 3
     models measured with both".
@@ -467,7 +479,7 @@ def _describe_gain(column: str, pairs: pd.DataFrame) -> str:
     gain = " to ".join(dict.fromkeys(factors))
     noun = "model" if column == "batch_size" else "point"
     if len(pairs) == 1:
-        where = f"the one {noun}"
+        where = f"the only {noun}"
     elif len(gained) == len(pairs):
         where = f"each of the {len(pairs)} {noun}s"
     else:
@@ -478,7 +490,7 @@ def _describe_gain(column: str, pairs: pd.DataFrame) -> str:
     )
     unsure = int(gained["unsure"].sum())
     if unsure:
-        sentence += f"; unsure on {unsure}, whose intervals overlap"
+        sentence += f"; uncertain on {unsure} of them, where the intervals overlap"
     return sentence
 
 
@@ -498,7 +510,7 @@ def _larger_batches(batch_size: Any) -> str:
 
 
 def _train_command(population: Population, rows: pd.DataFrame, override: str) -> str:
-    """Return the command that sweeps the models of some rows with another setting.
+    """Return the command that sweeps the models of some rows with an overridden setting.
 
     Args:
         population: The population, whose platform and protocol the sweep shares.
@@ -528,7 +540,10 @@ def _train_command(population: Population, rows: pd.DataFrame, override: str) ->
 
 
 def _memory_limit(population: Population) -> Answers:
-    """Yield for each family the smallest point that did not fit, and the largest that ran."""
+    """Yield the smallest point that did not fit into memory and the largest that ran, by family.
+
+    If every point fit, yield the largest memory that a point used.
+    """
     rows = population.rows
     ok = is_ok(rows)
     is_out_of_memory = rows["outcome"].isin(MEMORY_OUTCOMES)
@@ -538,16 +553,16 @@ def _memory_limit(population: Population) -> Answers:
         for family in families(rows[is_out_of_memory]):
             is_family = ordered["family"].eq(family)
             failed = ordered[is_out_of_memory[ordered.index] & is_family].iloc[0].to_dict()
-            part = f"the smallest {model_name(failed, AT_BATCH)}"
+            part = f"the smallest is {model_name(failed, AT_BATCH)}"
             ran = ordered[ok[ordered.index] & is_family]
             if len(ran):
-                part += f", the largest that ran {model_name(ran.iloc[-1].to_dict(), AT_BATCH)}"
+                part += f", the largest that ran is {model_name(ran.iloc[-1].to_dict(), AT_BATCH)}"
             parts.append(part)
         count = counted(int(is_out_of_memory.sum()), "point")
-        yield f"{count} of {len(rows):,} did not fit: {'; '.join(parts)}.", ""
+        yield f"{count} of {len(rows):,} did not fit into memory: {'; '.join(parts)}.", ""
     elif "peak_memory_bytes" in rows and rows.loc[ok, "peak_memory_bytes"].notna().any():
         most = float(rows.loc[ok, "peak_memory_bytes"].max())
-        yield f"Every point fitted; the largest took {most / 2**30:.3g} GiB.", ""
+        yield f"Every point fit into memory; the largest used {most / 2**30:.3g} GiB.", ""
 
 
 def _relative_size(rows: pd.DataFrame) -> pd.Series:
@@ -562,12 +577,12 @@ def _relative_size(rows: pd.DataFrame) -> pd.Series:
 
 
 def _trust(population: Population) -> Answers:
-    """Yield which measured points are doubtful, how wide their intervals are, and what to do."""
+    """Yield how many measured points are doubtful, how wide their intervals are, and a remedy."""
     rows = select_rows(population.rows, is_ok(population.rows))
     if rows.empty:
         return
     if population.is_published:
-        yield "Published figures, one for each point, without an interval.", ""
+        yield "Published values, one per point, without intervals.", ""
         return
     doubts = _doubts(rows)
     sentences = [_describe_doubts(rows, doubts), *_describe_intervals(population.points)]
@@ -584,19 +599,20 @@ def _trust(population: Population) -> Answers:
     command = ""
     if doubts:
         sentences.append(
-            "Measure them again on a quiet machine; this command names the sources of noise:"
+            "Measure the doubtful points again on a quiet machine; this command names the sources "
+            "of noise:"
         )
         command = "python -m paradnn.check"
     elif population.value("measure.processes") == "1":
         sentences.append(
-            "Each interval is from a single process; measure=standard runs several, whose spread "
-            "is larger."
+            "Each interval is from a single process. Several processes differ more than the blocks "
+            "of one process; measure=standard runs several."
         )
     yield " ".join(sentences), command
 
 
 def _doubts(rows: pd.DataFrame) -> list[str]:
-    """Return the numbers of doubtful runs with the reason, such as "3 not steady"."""
+    """Return the number of doubtful runs per reason, such as "3 not steady"."""
     failed_checks = 0
     if "checks" in rows:
         failed_checks = int(rows["checks"].str.startswith("failed").sum())
@@ -611,7 +627,7 @@ def _doubts(rows: pd.DataFrame) -> list[str]:
 def _describe_doubts(rows: pd.DataFrame, doubts: Sequence[str]) -> str:
     sentence = counted(len(rows), "measured point")
     if doubts:
-        return f"{sentence}, of them {', '.join(doubts)}."
+        return f"{sentence}, including {', '.join(doubts)}."
     was_watched = all(name in rows and rows[name].notna().all() for name in ("steady", "contended"))
     if was_watched:
         return f"{sentence}, all steady, none on a contended machine."
@@ -628,7 +644,10 @@ def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
     if len(half_widths):
         median = format_number(half_widths.median(), share=True)
         largest = format_number(half_widths.max(), share=True)
-        yield f"Their 95% intervals reach ±{median} in the median, ±{largest} at most."
+        yield (
+            f"The half width of their 95% intervals is {median} in the median and {largest} at "
+            "most."
+        )
     missing = len(points) - len(half_widths)
     if missing:
         verb = "has" if missing == 1 else "have"

@@ -1,7 +1,7 @@
 """Render the page from templates, which escape every text: no text of a store becomes markup.
 
 Figures are embedded as images. An SVG then cannot run scripts or fetch anything, and its ids cannot
-clash with the ids of another.
+clash with those of another SVG.
 """
 
 import base64
@@ -23,7 +23,7 @@ from analysis.page_texts import to_plain_text
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _MAX_SLUG_LENGTH = 40
-#: Marks above which a figure is a PNG image.
+#: Number of marks above which a figure is a PNG image instead of an SVG.
 _MAX_VECTOR_MARKS = 20_000
 #: Metadata that would differ between equal figures.
 _NO_SVG_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -31,7 +31,7 @@ _DOTS_PER_INCH_OF_CSS = 96
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of the folder.
+    """Return the HTML of a template in the folder `templates`, filled with values.
 
     The content security policy of the page allows only its own script, identified by its hash, and
     no requests.
@@ -78,8 +78,8 @@ def _environment() -> Environment:
 def embed(figure: Figure, alternative: str) -> Markup:
     """Return a figure as an `img` element with a text alternative.
 
-    The image is an SVG, or a PNG if the figure has so many marks that an SVG would be larger. Equal
-    figures give equal texts.
+    The image is an SVG, or a PNG if the figure has so many marks that an SVG would be larger. The
+    same figure always gives the same text.
     """
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "paradnn", "svg.fonttype": "path"}):

@@ -22,15 +22,16 @@ from paradnn.families import message_families
 _POPULATION_KEYS = ("device", *IDENTITY)
 #: Largest number of runs that an analysis of the page reads.
 _MAX_ROWS = 100_000
-#: Columns that the page does not show for single points. Aggregating them for a million runs would
-#: take seconds.
+#: Pattern of columns that the page does not show per point. Aggregating them for a million runs
+#: would take seconds.
 _UNUSED_COLUMNS = (
     r"(version|measure|op_share|category_share)\.|(phase|profile|reference|best_reference)_"
 )
-#: Groups of the configuration that a population may share, with the default that a command omits.
+#: Groups of the configuration that a command states if the whole population shares a value other
+#: than this default.
 _GROUP_DEFAULTS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
 _STANDARD_PROTOCOL = "standard"
-#: Differences that a population's name mentions.
+#: Largest number of differences that the name of a population mentions.
 _MAX_NAMED_DIFFERENCES = 4
 
 
@@ -39,7 +40,7 @@ class Population:
     """Runs of one device, environment, protocol, schema and task.
 
     Attributes:
-        key: Key that is unique in the page.
+        key: Key of the population, unique on the page.
         name: Name that distinguishes the population from the others.
         rows: The runs.
         selection: Selects these runs from the store.
@@ -98,7 +99,7 @@ class Population:
 
 
 def _with_whole_intervals(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points, without intervals that lack an end."""
+    """Return the points, with intervals that lack an end set to missing."""
     low = "examples_per_second_low"
     high = "examples_per_second_high"
     ends = points.reindex(columns=[low, high]).astype("float64")
@@ -107,7 +108,7 @@ def _with_whole_intervals(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sort_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Sort points by family, number of parameters and batch size."""
+    """Return points sorted by family, number of parameters and batch size."""
     order = {name: position for position, name in enumerate(families(points))}
     keys = points["family"].map(order).rename("order").to_frame()
     for name in ("parameters", "batch_size"):
@@ -125,7 +126,7 @@ def split(frame: pd.DataFrame, selection: Selection, *, pool: bool = False) -> l
             protocol.
 
     Returns:
-        The populations: measured before published, larger before smaller.
+        The populations. Measured ones come before published ones, then larger before smaller.
     """
     keys = ["device"] if pool else list(_POPULATION_KEYS)
     keys = [name for name in keys if name in frame]
@@ -156,10 +157,10 @@ def _population_rank(rows: pd.DataFrame) -> tuple[bool, int, int]:
 
 
 def _make_name(population: Population, same_device: Sequence[Population]) -> str:
-    """Name a population by its device.
+    """Return the name of a population: its device, and what distinguishes it on this device.
 
     If several populations share the device, the name also states the versions or the host that
-    distinguish them. If these are not sufficient, it states the columns of their identity.
+    distinguish them. If these do not suffice, it states the columns of `IDENTITY` that differ.
     """
     if len(same_device) == 1:
         return population.device
@@ -186,7 +187,10 @@ def _make_name(population: Population, same_device: Sequence[Population]) -> str
 def _narrow_selection(
     population: Population, frame: pd.DataFrame, keys: Sequence[str]
 ) -> Selection:
-    """Narrow the selection to exactly these rows: the device, and identity columns as needed."""
+    """Return the selection of a population, narrowed to exactly its rows.
+
+    It selects by the device, and by further columns of `keys` as needed.
+    """
     selection = population.selection
     is_chosen = pd.Series(True, frame.index)
     for key in keys:
@@ -218,9 +222,10 @@ def _distinct_values(rows: pd.DataFrame, column: str) -> list[str]:
 
 
 def thin_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Reduce the rows to about `_MAX_ROWS`, which an analysis reads in seconds.
+    """Return a sample of about `_MAX_ROWS` rows, which an analysis reads in seconds.
 
-    Points are drawn at random with a fixed seed, each with all its runs.
+    Points are drawn at random with a fixed seed, each with all its runs. Fewer rows are returned
+    unchanged.
     """
     if len(rows) <= _MAX_ROWS or "point_id" not in rows:
         return rows
@@ -232,8 +237,8 @@ def thin_out(rows: pd.DataFrame) -> pd.DataFrame:
 def common_overrides(population: Population) -> Iterator[str]:
     """Yield the overrides with which a command measures more runs of a population.
 
-    They set its platform, framework and software stack, and its protocol: the preset of `measure`
-    with the fewest differences from the protocol, and the keys that differ.
+    They set the platform, the framework, the software stack and the protocol. The protocol is set
+    by the preset of `measure` with the fewest differences, and by the keys that differ.
     """
     for group, default in _GROUP_DEFAULTS.items():
         value = population.value(f"{group}.name")
@@ -268,7 +273,7 @@ def _preset_overrides(name: str, protocol: Mapping[str, str]) -> list[str]:
 
 
 def _normalize(value: Any) -> str:
-    """Return a value as text on a command line; equal numbers give equal texts."""
+    """Return a value as text for a command line; equal numbers become the same text."""
     try:
         return f"{float(str(value)):g}"
     except ValueError:

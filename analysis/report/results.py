@@ -1,8 +1,8 @@
 """The measured results: models, throughput, time and cost of a million examples, and their quality.
 
-They are shown as sortable tables and a chart. Cells show few digits and are sorted by their exact
-value; columns without information are omitted. The chart on the first screen shows throughput by
-model with intervals, one mark per system.
+They are shown as sortable tables and a chart. Cells show few digits, but sorting uses exact values.
+Columns without information are omitted. The chart on the first screen shows throughput by model
+with intervals, one mark per system.
 """
 
 import math
@@ -24,7 +24,7 @@ from analysis.store.frame import is_ok
 from analysis.store.load import read_environment
 from paradnn.core.words import counted
 
-#: Largest number of rows of a table in the page.
+#: Largest number of rows of a table on the page.
 _MAX_ROWS = 200
 _RUN_ID_COLUMNS = ("run_id", "a_run_id", "b_run_id")
 _SETTING_COLUMNS = (
@@ -244,7 +244,7 @@ def _describe_failures(population: Population) -> str:
 
 def _describe_outcome(name: str) -> str:
     if name in MEMORY_OUTCOMES:
-        return "did not fit its memory"
+        return "did not fit into memory"
     return f"ended as {label(name)}"
 
 
@@ -265,7 +265,7 @@ def _results_frame(population: Population) -> pd.DataFrame:
     }
     if "optimizer.name" in settings and "mode" in points:
         settings["optimizer.name"] = settings["optimizer.name"].where(points["mode"].eq("train"))
-    quality: Any = "published, one figure, no interval"
+    quality: Any = "published, no interval"
     if not population.is_published:
         rounded = points.assign(processes=column("processes").round())
         quality = describe_rows(rounded, _QUALITY_COLUMNS, _describe_quality)
@@ -281,18 +281,18 @@ def _results_frame(population: Population) -> pd.DataFrame:
         "examples_per_second": column("examples_per_second"),
         "examples_per_second_low": column("examples_per_second_low"),
         "examples_per_second_high": column("examples_per_second_high"),
-        "minutes a million examples": 1e6 / column("examples_per_second") / 60,
+        "minutes per million examples": 1e6 / column("examples_per_second") / 60,
         "peak memory (GiB)": memory_bytes / 2**30,
         # A million times joules per example, at 3.6 million joules per kWh.
-        "energy of a million (kWh)": joules_per_example / 3.6,
-        "above idle (kWh)": above_idle / 3.6,
+        "energy per million examples (kWh)": joules_per_example / 3.6,
+        "energy above idle (kWh)": above_idle / 3.6,
         "quality": quality,
     }
     return pd.DataFrame(columns, index=points.index)
 
 
 def _describe_quality(values: Row) -> str:
-    """Describe how reliable a row is, such as "steady, 3 processes"."""
+    """Return how reliable the measurement of a point is, such as "steady, 3 processes"."""
     steady = _number(values, "steady")
     processes = _number(values, "processes")
     replicates = _number(values, "replicates")
@@ -343,7 +343,9 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
 
 
 def _evenly_spaced_names(values: Any) -> list[Any]:
-    """Return the names that most systems have; if they are too many, evenly spaced ones.
+    """Return the names that most systems have, or evenly spaced ones of them if there are many.
+
+    The result has at most `_MAX_CHART_MODELS` names.
 
     Args:
         values: Throughputs grouped by the name of the point.
@@ -363,29 +365,29 @@ def _draw_chart(groups: Mapping[str, pd.DataFrame], labels: Mapping[Any, str]) -
         if len(groups) > 1:
             drawing.legend(figure)
         alternative = "; ".join(labels.values())
-        return embed(figure, f"Throughput in examples a second by model: {alternative}")
+        return embed(figure, f"Throughput in examples per second by model: {alternative}")
 
 
 def _chart_caption(groups: Mapping[str, pd.DataFrame], count: int) -> str:
     has_intervals = any(table["low"].notna().any() for table in groups.values())
     if has_intervals:
-        caption = "Each mark is a point, the line its 95% interval."
+        caption = "Each mark is a point; its line is the 95% interval."
     else:
-        caption = "Each mark is a point; none has an interval."
+        caption = "Each mark is a point; no point has an interval."
     marks = sum(map(len, groups.values()))
     if marks < count:
         if len(groups) > 1:
-            choice = "chosen among those that most systems measured"
+            choice = "chosen from those that most systems measured"
         else:
             choice = "each model at its fastest setting"
-        caption += f" {marks} of {count:,} points, {choice}; the table below has all."
+        caption += f" The chart shows {marks} of {count:,} points, {choice}."
     return caption
 
 
 def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.DataFrame:
-    """Return the throughput (value, low, high) by the name of a point.
+    """Return the throughput of points: columns value, low and high, indexed by name.
 
-    Of the points that share a name, the fastest is kept. Generations count as separate models,
+    If points share a name, only the fastest is included. Generations count as separate models,
     since their throughput is in tokens.
 
     Args:
@@ -413,7 +415,7 @@ def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.Data
 
 
 def systems(populations: Sequence[Population], store: str | None) -> list[tuple[str, list[str]]]:
-    """Return the properties of the systems: name, and the value of each population.
+    """Return the properties of systems: pairs of a name and the values of all populations.
 
     Properties that are unknown for all systems are omitted.
     """
@@ -542,15 +544,15 @@ def _describe_period(population: Population) -> str:
 
 
 def _describe_protocol(population: Population) -> str:
-    """Describe the protocol of a population."""
+    """Return the timing protocol of a population as text; empty if it is unknown."""
     if population.is_published:
-        return "one figure for each point, without intervals (docs/validation/published-data.md)"
+        return "one value per point, without an interval (docs/validation/published-data.md)"
     parts = []
     processes = population.value("measure.processes")
     if processes == "1":
         parts.append("single process")
     elif processes:
-        parts.append(f"{processes} processes a point")
+        parts.append(f"{processes} processes per point")
     min_seconds = population.value("measure.min_seconds")
     min_blocks = population.value("measure.min_blocks")
     if min_seconds and min_blocks:

@@ -1,4 +1,4 @@
-"""The sections of the page: which analyses are run with which options, and their results."""
+"""The sections of the page: selection of analyses and options, and the results."""
 
 import shlex
 import warnings
@@ -84,12 +84,12 @@ class Section:
 
     @property
     def headline(self) -> str:
-        """The answer, shortened for the line that is visible while the section is folded."""
+        """The answer, shortened for the line that a folded section shows."""
         return _cut(self.result.opening(), _MAX_HEADLINE_LENGTH)
 
     @cached_property
     def table(self) -> PageTable | None:
-        """The table of the result, cut to the rows that a page has room for."""
+        """The table of the result, cut to the largest number of rows; None if it is empty."""
         return frame_table(self.result.table, self.title, f"{self.command} --csv FILE")
 
 
@@ -126,15 +126,24 @@ class Context:
     ) -> list[Section]:
         """Run several analyses on a frame.
 
-        Large frames are sampled (`thin_out`). The arguments are those of `section`; each request is
-        an analysis with its options, title and reading.
+        Large frames are sampled (`thin_out`).
+
+        Args:
+            requests: The analyses, each with its options, title and reading.
+            frame: As for `section`.
+            selection: As for `section`.
+            key: As for `section`.
+            runs_name: As for `section`.
+
+        Returns:
+            The sections of the analyses that have a result.
         """
         rows = thin_out(frame)
         sample_note = ""
         if len(rows) < len(frame):
             sample_note = (
-                f" Of {len(rows):,} of the {len(frame):,} runs, points drawn at random; "
-                "the command takes all."
+                f" From {len(rows):,} of the {len(frame):,} runs, whose points were drawn at "
+                "random; the command uses all runs."
             )
         sections = []
         for analysis, spec in requests:
@@ -157,7 +166,7 @@ class Context:
     ) -> Section | None:
         """Run one analysis on a frame.
 
-        An unexpected exception in an analysis is reported and does not affect the rest of the page.
+        An unexpected exception in an analysis becomes a warning, and the page omits the section.
 
         Args:
             analysis: The analysis.
@@ -255,7 +264,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def _report_fault(activity: str, error: Exception) -> str:
-    """Warn of an unexpected exception, which is a fault of this tool, and describe it."""
+    """Warn about an unexpected exception, which is a bug in this tool, and return a description."""
     problem = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_FAULT_LENGTH]
-    warnings.warn(f"{activity} failed, a fault of this tool ({problem})", stacklevel=2)
-    return f"{activity} failed, a fault of this tool worth reporting ({problem})"
+    warnings.warn(f"{activity} failed because of a bug in this tool ({problem})", stacklevel=2)
+    return f"{activity} failed because of a bug in this tool, please report it ({problem})"

@@ -155,8 +155,8 @@ def possible_texts(texts: Iterable[str], column: str, option: str = "--where") -
         option: Option that an error message names.
 
     Returns:
-        A set that includes every value of rows that meet the conditions; None if the conditions
-        restrict the column to no known set.
+        A set with all values that rows which meet the conditions may have in the column; None if
+        the conditions do not restrict the column to a known set.
     """
     possible: set[str] | None = None
     for text in texts:
@@ -183,7 +183,7 @@ def filter_by_text(
         option: Option that an error message names.
 
     Raises:
-        ConfigError: If a text is not a condition, a column is absent, or it cannot have the value.
+        ConfigError: If a text is not a condition, or a column is absent or cannot have the value.
     """
     conditions = [parse_condition(text, option) for text in texts]
     return filter_rows(frame, conditions, option).reset_index(drop=True)
@@ -238,7 +238,10 @@ def _check_order(condition: Condition, option: str) -> None:
 
 
 def _split_values(value: str, column: pd.Series) -> list[str]:
-    """Split a text at commas, unless it is itself a value of the column, as some device names."""
+    """Return the parts of a text between commas.
+
+    If the whole text is a value of the column, as some names of devices are, it is not split.
+    """
     if "," not in value:
         return [value]
     if _column_kind(column) == "text" and _equals(column, value).any():
@@ -288,9 +291,9 @@ def _column_kind(column: pd.Series) -> _ColumnKind:
 
 
 def _parse_value(text: str, kind: _ColumnKind) -> Any:
-    """Parse a value for a kind of column; a time without a zone is UTC.
+    """Parse a text as a value of a kind of column; a time without a zone is UTC.
 
-    Raises ValueError with the text if it is not such a value.
+    Raises ValueError with the text if the text is not such a value.
     """
     if kind == "boolean":
         if text.lower() not in ("true", "false"):

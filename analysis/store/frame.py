@@ -61,14 +61,14 @@ _EXPLAINING_COLUMNS = {
     ),
     "protocol_id": ("measure.", "source"),
 }
-#: Options that select one value of a column of the identity; the others use --tag.
+#: Options that select a value of a column of the identity; all other columns use --tag.
 _CHOOSING_OPTIONS = {"task": "--where task=...", "protocol_id": "--protocol ..."}
 _MAX_VALUES_SHOWN = 3
 
 _MAX_NUMBER_LENGTH = 40
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
-_LAST_MILLISECOND = 253_402_300_799_999  # of the year 9999
+_LAST_MILLISECOND = 253_402_300_799_999  # last Unix millisecond of the year 9999
 
 
 def build_frame(records: stored.Records) -> pd.DataFrame:
@@ -143,7 +143,11 @@ def _run_columns(records: stored.Records) -> dict[str, object]:
 def _param_column(
     records: stored.Records, name: str, tags: Mapping[str, stored.Texts]
 ) -> pd.Series:
-    """Return a param, with missing values filled by historical defaults and the tag of its name."""
+    """Return the column of a param.
+
+    Missing values are replaced by the tag of the same name, and for older runs by the value with
+    which they were measured.
+    """
     values = records.params[name]
     if name in ADDED_PARAMS:
         # Runs that were measured before the param existed had this value.
@@ -163,7 +167,7 @@ def _protocol_column(protocol_ids: stored.Texts) -> pd.Series:
 
 
 def units(names: Iterable[str]) -> dict[str, str]:
-    """Return the units by column, for the columns that are registered metrics."""
+    """Return the unit of each column that is a registered metric, by name of the column."""
     known: dict[str, str] = {}
     for name in names:
         with contextlib.suppress(KeyError):
@@ -241,7 +245,7 @@ def require_homogeneous(
 
 
 def _describe_difference(frame: pd.DataFrame, key: str) -> str:
-    """Describe the values of a column: their numbers of runs, and columns that explain them."""
+    """Return a text with a column's values, their numbers of runs, and explaining columns."""
     column = key
     if key == "protocol_id" and "protocol" in frame:
         column = "protocol"
@@ -288,7 +292,7 @@ def _as_text(column: pd.Series) -> pd.Series:
 
 
 def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
-    """Reduce the replicates of each point to one row.
+    """Return a row per point, aggregated over its replicates.
 
     Replicates of a point agree in `point_id` and IDENTITY.
 
@@ -364,13 +368,13 @@ def _time_column(milliseconds: np.ndarray) -> pd.Series:
 
 
 def typed(values: Sequence[str | None]) -> pd.Series:
-    """Return the typed column for texts in the form in which the store keeps params."""
+    """Return a typed column for the texts of params, in the form of the store."""
     return _typed_column(stored.Texts.of(values))
 
 
 @cache
 def _option_types() -> dict[str, type]:
-    """Return float or bool by name, for params and tags whose options are numbers or booleans."""
+    """Return the type, float or bool, of params and tags that must have this type, by name."""
     types: dict[str, set[object]] = {
         name: {int} for name in ("batch_size", "devices", "hosts", "seed", "replicate")
     }

@@ -35,7 +35,7 @@ Choice = str | Sequence[str] | None
 Stores = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
 
-#: Params and tags that are read in any case, since `build_frame` and the schema check need them.
+#: Params and tags that are always read, since `build_frame` and the schema check need them.
 _REQUIRED_COLUMNS = (
     "model.name",
     "device",
@@ -93,7 +93,7 @@ def load(  # noqa: PLR0913 - one keyword per filter
         outcome: Outcomes.
         since: Earliest start time, inclusive. A time without a zone is UTC.
         until: Latest start time, exclusive.
-        tags: Values by tag; one value or several for each.
+        tags: One value or several values of each tag, by name of the tag.
         kind: Kinds of runs; None for all.
         protocol: Timing protocol: its name, or the beginning of its hash.
         unfinished: Whether to include runs without an outcome.
@@ -204,7 +204,10 @@ def _milliseconds(name: str, value: Time) -> int | None:
 
 
 def _check_schema(records: Records) -> None:
-    """Raise SchemaError if a run of ParaDnn, which has the tag `kind`, has another schema."""
+    """Raise SchemaError if a run of ParaDnn has a different schema version.
+
+    Runs of ParaDnn have the tag `kind`.
+    """
     nothing = Texts.missing(len(records.runs))
     versions = records.tags.get("schema_version", nothing)
     kinds = records.tags.get("kind", nothing)
@@ -283,14 +286,14 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
         files are outside of the store, which are not read.
 
     Raises:
-        StoreError: If a tracking server keeps the files, and its address is not given.
+        StoreError: If the files are on a tracking server, and its address is not given.
     """
     rows = _artifact_rows(frame, tracking_uri)
     for artifact_uri, _, store in rows:
         if artifact_uri.startswith("mlflow-artifacts:") and not address_of(store).is_server:
             raise StoreError(
-                f"{name}: a tracking server keeps these files; "
-                "give its address instead of the database's"
+                f"{name}: these files are on a tracking server; "
+                "give its address instead of the address of the database"
             )
     problems: list[StoreError] = []
 
@@ -362,7 +365,10 @@ def _read_artifact(
         path = folder / name
         return path.read_bytes() if path.is_file() else None
     if address_of(uri).is_parquet:
-        raise StoreError(f"{name} of run {run_id} is in the store that the run was exported from")
+        raise StoreError(
+            f"{name} of run {run_id} is only in the store from which the run was exported; "
+            "give the address of that store"
+        )
     return _download_artifact(run_id, name, address_of(uri).uri, is_packed=is_packed)
 
 
@@ -413,7 +419,8 @@ def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
     missing = [column for column in _REQUIRED_OPERATION_COLUMNS if column not in table]
     if missing:
         raise DataError(
-            f"{name} of run {run_id} is not an operation table: it lacks {', '.join(missing)}"
+            f"{name} of run {run_id} is not an operation table: it lacks {', '.join(missing)}; "
+            "measure the run again with measure.profile=true"
         )
     return table
 

@@ -1,4 +1,4 @@
-"""The quality gate before every analysis: unusable runs are excluded, doubtful ones are reported.
+"""Quality checks before every analysis: unusable runs are excluded, doubtful runs are reported.
 
 runs, quality = usable_runs(frame)
 quality.text()  # "Excluded: 3 runs with failed checks, 12 copies of other runs; ..."
@@ -16,7 +16,7 @@ from analysis.lazy import np, pd
 from analysis.store.frame import is_ok, units
 from paradnn.core.words import counted
 
-#: Larger than any real quantity in any unit: the FLOPs of all computers on Earth in a century.
+#: Larger than any real quantity in any unit, such as the FLOPs of all computers in a century.
 _MAX_PLAUSIBLE = 1e30
 #: Metrics that distinguish two timings. The metrics of one tuple are functions of each other.
 _TIMINGS = (
@@ -119,7 +119,7 @@ class Quality:
         if self.contended and self.steady_only:
             yield f"{counted(self.contended, 'run')} on a contended machine"
         if self.unknown_load:
-            yield f"{counted(self.unknown_load, 'run')} that do not record other work on the machine"
+            yield f"{counted(self.unknown_load, 'run')} with an unknown load of the machine"
         if self.impossible:
             yield counted(self.impossible, "infinite or impossible value")
 
@@ -139,10 +139,10 @@ class Quality:
             )
         if self.partly_failed:
             failed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
-            verb = "rest" if self.partly_failed > 1 else "rests"
+            verb = "use" if self.partly_failed > 1 else "uses"
             yield (
-                f"{counted(self.partly_failed, 'point')} {verb} on the replicates that did not "
-                f"fail ({failed} failed)"
+                f"{counted(self.partly_failed, 'point')} {verb} only the replicates that did not "
+                f"fail (failed: {failed})"
             )
         if self.scenarios:
             yield (
@@ -162,7 +162,7 @@ def usable_runs(frame: pd.DataFrame, *, steady_only: bool = False) -> tuple[pd.D
         The usable runs, and the counts of excluded and doubtful runs.
     """
     if "outcome" not in frame:
-        # The rows are models that nobody measured.
+        # The rows are models, not measurements.
         return frame, Quality(runs=len(frame))
     has_failed_checks = _starts_with(frame, "checks", "failed")
     is_copy = ~has_failed_checks & find_copies(frame)
@@ -210,7 +210,7 @@ def _has_unknown_load(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Set impossible values to missing, and return the frame and the number of such values."""
+    """Return the frame with impossible values set to missing, and the number of such values."""
     names = [name for name in units(frame.columns) if pd.api.types.is_float_dtype(frame[name])]
     numbers = frame[names]
     is_suspect = (numbers.max() > _MAX_PLAUSIBLE) | (numbers.min() < -_MAX_PLAUSIBLE)
@@ -222,7 +222,7 @@ def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def find_copies(frame: pd.DataFrame) -> np.ndarray:
-    """Find ok runs that are copies of an earlier run.
+    """Return a mask of the ok runs that are copies of an earlier run.
 
     A run is a copy if it has the same `offline_id`, or the same `origin` and point, as an earlier
     run. It is also a copy if it has the same point and environment, and its timings are equal up to
@@ -231,7 +231,7 @@ def find_copies(frame: pd.DataFrame) -> np.ndarray:
     timings, so they are found as well.
 
     Returns:
-        Whether each run is a copy (n,).
+        A boolean array (n,), true for copies.
     """
     is_copy = np.zeros(len(frame), dtype=bool)
     ok = is_ok(frame).to_numpy()
@@ -260,7 +260,7 @@ def find_copies(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _near_rows(timings: np.ndarray) -> list[list[int]]:
-    """Find the rows that may be copies of an earlier row, without comparing all pairs.
+    """Return the earlier rows of which each row may be a copy, without comparing all pairs.
 
     Args:
         timings: Timings of the runs of one point (runs, metrics); NaN where a run has none.
@@ -305,10 +305,10 @@ def _have_equal_timings(timings: list[np.ndarray], first: int, second: int) -> b
 
 
 def _common_digits(one: float, other: float) -> int:
-    """Return the number of digits in which two timings agree: all digits of the shorter one.
+    """Return the number of digits of the shorter of two timings, if they agree in all of these.
 
     Returns:
-        The number; 0 if a timing is missing, -1 if the timings differ.
+        The number of digits; 0 if a timing is missing, -1 if the timings differ.
     """
     if not (math.isfinite(one) and math.isfinite(other)):
         return 0
@@ -336,7 +336,7 @@ def _starts_with(frame: pd.DataFrame, name: str, prefix: str) -> np.ndarray:
 
 
 def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Set implausible intervals to missing.
+    """Return a frame with implausible intervals set to missing.
 
     An interval is implausible if its mean half width exceeds its estimate, if it excludes its
     estimate, or if an end lies more than a tenth beyond the fastest or the slowest measured block.

@@ -1,8 +1,8 @@
 """Inputs of the step time model, from the runs of a frame or from the words of a command line.
 
 A frame has typed values. The model reads keys as texts in the form of the store, so values are
-converted back. Costs are analytic for both measured and unmeasured points, so that a fit to the
-former applies to the latter.
+converted back. Costs are analytic for both measured and unmeasured points, so that a fit to
+measured points applies to unmeasured ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WORK_GROUPS = ("model.", "generate.", "optimizer.")
 #: Analytic work of a point, as metrics of runs.
 WORK_METRICS = ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 
-#: Shares of the peaks that the fastest step is assumed to reach if the peaks are unknown.
+#: Shares of the peak rates that the fastest step is assumed to reach if the peaks are unknown.
 _BEST_FLOPS_SHARE = 0.6
 _BEST_BANDWIDTH_SHARE = 0.5
 
@@ -104,18 +104,19 @@ def _text_list(points: pd.DataFrame, name: str) -> list[str]:
 
 
 def stated_run_noise(runs: pd.DataFrame) -> np.ndarray:
-    """Return the noise of the step time that each of n runs recorded (n,).
+    """Return the noise of the step time (n,) that each of n runs recorded.
 
-    See `paradnn.forecast.table.stated_noise` for the definition.
+    `paradnn.forecast.table.stated_noise` defines this noise.
     """
     metrics = runs.reindex(columns=list(NOISE_METRICS))
     return stated_noise(*metrics.to_numpy(dtype="float64", na_value=np.nan).T)
 
 
 def device_rates(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
-    """Return the peak FLOP/s and B/s of the device of some measured runs.
+    """Return the peak FLOP/s and B/s of the device on which runs were measured.
 
-    Sources by preference: measured ceilings, the specification, the fastest step of the runs.
+    They are from the measured ceilings if known, else from the specification, else from the fastest
+    step of the runs.
 
     Args:
         runs: Runs on one device.
@@ -160,7 +161,7 @@ def _first_known_rate(measured: float, specified: float | None, implied: pd.Seri
 
 
 def _stored_texts(points: pd.DataFrame, names: Sequence[str]) -> list[dict[str, str]]:
-    """Return family and keys of each row as texts in the form of the store; "null" if missing."""
+    """Return family and keys of each row as texts, as the store holds them; "null" if missing."""
     columns = {
         name: [_stored_text(value) for value in points[name].astype("object")] for name in names
     }
@@ -230,7 +231,7 @@ def points_from_words(
 
 
 def _compose_rows(words: Sequence[str], *, is_measured: bool) -> list[dict[str, str]]:
-    """Compose the points of a command line as the driver does."""
+    """Return the keys of each point of a command line, composed as the driver does."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser

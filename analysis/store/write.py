@@ -77,7 +77,7 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
 
 
 def writing(uri: str) -> AbstractContextManager[None]:
-    """Return a context that converts any error of the store to a StoreError of one line."""
+    """Return a context that converts any error of the store into a one-line StoreError."""
     return store_errors(f"cannot write to {without_secrets(uri)}")
 
 
@@ -149,7 +149,7 @@ def export_bundle(
 ) -> int:
     """Write the runs of a frame with all their files to a bundle.
 
-    The bundle also holds their sweeps and the ceilings that they name.
+    The bundle also holds the sweeps of these runs, and the measurements of ceilings that they used.
 
     Args:
         frame: The runs.
@@ -196,7 +196,7 @@ def export_parquet(
 
 
 def _with_related_runs(frame: pd.DataFrame) -> set[str]:
-    """Return the ids of the runs of a frame, of their sweeps and of the ceilings that they name."""
+    """Return the ids of the runs of a frame, of their sweeps, and of their ceilings."""
     wanted = set(frame["run_id"])
     for column in ("parent_run_id", "ceilings_run"):
         if column in frame:
@@ -225,7 +225,10 @@ def _read_rows(
 
 
 def _read_notes(reader: Any, experiments: Sequence[str]) -> dict[str, str | None]:
-    """Return the notes by run id. A query returns notes only if it names their tag."""
+    """Return the notes of runs by run id.
+
+    A separate query is needed, since a query returns notes only if it names their tag.
+    """
     only_notes: dict[Values, tuple[str, ...]] = {"params": (), "metrics": (), "tags": (_NOTE,)}
     query = Query(tuple(experiments), unfinished=True, columns=only_notes)
     return {row.run.run_id: row.tags.get(_NOTE) for row in reader.read(query)}
@@ -243,8 +246,8 @@ def _read_files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         return
     if any(address_of(uri).is_parquet for uri in stores):
         raise StoreError(
-            f"the files of run {run.run_id} are in the store that it was exported from: "
-            "export the .zip from there"
+            f"the files of run {run.run_id} are only in the store from which the run was exported; "
+            "export the bundle from that store"
         )
     from mlflow.artifacts import download_artifacts
 

@@ -37,7 +37,7 @@ RATES = (
     "step_time_ms",
     *(name for work in WORKLOADS.values() for name in work.role(ResultDescription).headlines),
 )
-#: Largest number of marks that are drawn as SVG; WebGL draws more.
+#: Largest number of marks of a figure that is drawn as SVG; with more marks it is drawn with WebGL.
 _MAX_VECTOR_MARKS = 3_000
 #: Legend entry of points that did not run.
 _NOT_RUN = "did not run"
@@ -95,7 +95,7 @@ class SweepPoints(NamedTuple):
 
 
 def sweep_points(frame: pd.DataFrame) -> SweepPoints:
-    """Aggregate the runs of a sweep to its points.
+    """Return the points of a sweep, with the replicates of each point aggregated.
 
     Args:
         frame: One row per run.
@@ -163,7 +163,7 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
     if is_number(points.rows[axes[0]]):
         caption += " Lines connect points that differ only in the horizontal axis."
     if any(trace["name"] == _NOT_RUN for trace in traces):
-        caption += " Crosses are points that did not run; their label says why."
+        caption += " Crosses are points that did not run; their labels state the reason."
     yield Figure(f"{_sentence(label(rate))} over the swept axes", caption, traces, layout)
 
 
@@ -211,7 +211,7 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
 
 
 def _has_position(values: pd.Series) -> pd.Series:
-    """Return which values an axis can show: positive numbers, or names that are not missing."""
+    """Return a mask of the values that an axis can show: positive numbers, or any name."""
     if is_number(values):
         return values > 0
     return values.notna()
@@ -225,7 +225,7 @@ def _positions(values: pd.Series) -> list[Any]:
 
 
 def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataFrame:
-    """Sort points into lines along an axis, with an empty row after each line."""
+    """Return points sorted into lines along an axis, with an empty row after each line."""
     keys = [name for name in others if rows[name].nunique(dropna=False) > 1]
     if not keys:
         return rows.sort_values(axis, kind="stable")
@@ -340,7 +340,7 @@ def _heat_map(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Figure:
     layout["yaxis"] |= {"type": "category"}
     caption = f"{_sentence(label(maps.metric))}; {maps.notes.get(name, 'a cell is one point')}."
     if np.isfinite(failed).any():
-        caption += " Gray cells did not run."
+        caption += " The points of gray cells did not run."
     return Figure(f"Heat map: {name}", caption, traces, layout)
 
 
@@ -365,7 +365,7 @@ def _cell_hover(cell: Mapping[Any, Any], maps: HeatMaps) -> str:
         if not math.isnan(cell["low"]):
             ends = [format_number(cell[end], maps.unit) for end in ("low", "high")]
             lines.append(f"95% interval {ends[0]} to {ends[1]}")
-    lines.append(f"{cell['points']:.0f} points ran, {cell['failed']:.0f} did not")
+    lines.append(f"points: {cell['points']:.0f} ran, {cell['failed']:.0f} did not")
     return "<br>".join(map(_text, lines))
 
 
@@ -559,7 +559,7 @@ def _layout(*, x: str, y: str, is_log: bool = False) -> dict[str, Any]:
 def _fit_ticks(layout: dict[str, Any], traces: Iterable[Mapping[str, Any]]) -> None:
     """Let Plotly choose the ticks of a vertical axis that spans less than a power of ten.
 
-    With `dtick` "D2", ticks are at 1, 2 and 5 of each decade, and such an axis may include none.
+    With `dtick` "D2", ticks are at 1, 2 and 5 of each decade, and such an axis may have no tick.
     """
     values = [value for trace in traces for value in trace["y"] if value is not None]
     if values and max(values) < 10 * min(values):

@@ -70,7 +70,8 @@ def sweep_frame(
     if sweeps.empty:
         which = f"sweep {sweep_id}" if sweep_id else "sweep"
         raise StoreError(
-            f"experiment={experiment}: has no {which}; the tag sweep_id of its run names it"
+            f"experiment={experiment}: no {which} in this experiment; the id of a sweep is in the "
+            "tag sweep_id of its runs"
         )
     sweep = sweeps.iloc[[-1]]
     chosen_id = str(sweep["sweep_id"].iloc[0])
@@ -83,7 +84,7 @@ def sweep_frame(
         is_of_sweep = points["sweep_id"].eq(chosen_id) | points["run_id"].isin(earlier)
         points = points[is_of_sweep.fillna(False)].reset_index(drop=True)
     if points.empty:
-        raise StoreError(f"sweep {chosen_id}: has no finished point; measure it first")
+        raise StoreError(f"sweep {chosen_id}: no point has finished; measure the sweep first")
     return sweep, with_best_ceilings(points, [store] if store else [])
 
 
@@ -130,7 +131,7 @@ def log_files(files: Sequence[Path], run_id: str, store: str | None) -> None:
 
 
 def points_table(points: SweepPoints) -> dict[str, Any]:
-    """Return the points as MLflow stores tables: columns, and a list of values per row.
+    """Return the points in MLflow's format of tables: columns, and a list of values per row.
 
     The fastest point comes first.
     """
@@ -190,7 +191,7 @@ def _notes(points: SweepPoints) -> list[str]:
     notes = []
     measured = points.measured
     for column, value, text in (
-        ("steady", False, "did not reach a steady speed"),
+        ("steady", False, "did not reach a steady state"),
         ("contended", True, "shared the machine with other work"),
     ):
         if column in measured:
@@ -201,7 +202,7 @@ def _notes(points: SweepPoints) -> list[str]:
 
 
 def _figures_json(figures: Sequence[Figure]) -> str:
-    """Return the figures as JSON in which "<" is escaped, so that it contains no HTML elements."""
+    """Return the figures as JSON without HTML elements: "<" is escaped."""
     content = [{"traces": figure.traces, "layout": figure.layout} for figure in figures]
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 

@@ -162,7 +162,7 @@ def test_steady_only_excludes_runs_that_do_not_record_other_work() -> None:
 
     kept, quality = usable_runs(frame, steady_only=True)
     assert (len(kept), quality.unknown_load) == (25, 2)
-    assert quality.text() == "Excluded: 2 runs that do not record other work on the machine."
+    assert quality.text() == "Excluded: 2 runs with an unknown load of the machine."
 
 
 def test_failed_replicates_are_reported_unless_a_repetition_succeeded() -> None:
@@ -172,7 +172,7 @@ def test_failed_replicates_are_reported_unless_a_repetition_succeeded() -> None:
 
     assert (quality.partly_failed, quality.failed) == (9, {"timeout": 18})
     assert (
-        quality.text() == "9 points rest on the replicates that did not fail (18 timeout failed)."
+        quality.text() == "9 points use only the replicates that did not fail (failed: 18 timeout)."
     )
     assert usable_runs(frame.assign(replicate=0))[1].partly_failed == 0
 

@@ -164,7 +164,7 @@ def test_populations_are_separate_and_every_figure_has_a_caption(page: str) -> N
     ]
     assert positions == sorted(positions)
     assert "2 of 32" not in found.text
-    assert "1 point did not fit its memory" in found.text
+    assert "1 point did not fit into memory" in found.text
 
 
 def test_missing_sections_name_their_requirements(page: str) -> None:
@@ -175,7 +175,7 @@ def test_missing_sections_name_their_requirements(page: str) -> None:
     assert "Scaling over devices" in missing
     assert "no measured run records this count" in missing
     assert "measure with a real input pipeline: python -m paradnn.train" in missing
-    assert "fault of this tool" not in page
+    assert "bug in this tool" not in page
 
 
 def test_runs_link_only_to_a_tracking_server_and_without_credentials() -> None:

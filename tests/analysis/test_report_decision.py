@@ -253,9 +253,9 @@ def test_the_verdict_names_devices_and_other_differences(two_devices: pd.DataFra
     assert verdict.startswith(
         "Which is faster: X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 1.95 to 2.05)"
     )
-    assert "did not fit: the smallest fc 4x4096 at batch size" in verdict
+    assert "did not fit into memory: the smallest is fc 4x4096 at batch size" in verdict
     assert (
-        "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include that."
+        "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include these effects."
         in verdict
     )
     assert not re.search(r"\b[AB]\b", verdict)
@@ -275,10 +275,10 @@ def test_the_first_screen_of_one_machine_has_findings_and_a_command() -> None:
     for sentence in (
         "fc 4x64 at batch size 4,096: 7,580 examples/s (95% interval 6,820 to 8,340), the most of 64 points.",
         "1 GFLOP/s, 50% of this machine's measured peak (which was measured under contention, and is too low).",
-        "Mostly neither arithmetic nor memory: the median point reaches 30% of what",
+        "Mostly neither arithmetic nor memory is the limit: the median point reaches 30% of the rate",
         "Batch size 4,096 instead of 64: 8 times the throughput on each of the 16 models measured with both. The",
         "model.nodes=64,1024,4096 batch_size=8192,16384 measure=quick",
-        "64 measured points, of them 1 on a contended machine. Their 95% intervals reach ±10% in the median",
+        "64 measured points, including 1 on a contended machine. The half width of their 95% intervals is 10% in the",
         "utilizations are too high.",
     ):
         assert sentence in text, text

@@ -1,6 +1,6 @@
 "use strict";
-// Sorts tables by their headings, enlarges figures on small screens, opens what is folded: where a link leads, for
-// printing, and all of it on demand. Without this the page says the same.
+// Sorts tables by their headings, enlarges figures on small screens, and opens folded parts: the target of a link, all
+// parts for printing, and all parts on demand. Without this script the page has the same content.
 function valueOf(row, place) {
   const cell = row.cells[place], exact = cell.dataset.v, words = cell.textContent;
   if (exact !== undefined) return Number(exact);
