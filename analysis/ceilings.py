@@ -1,7 +1,7 @@
-"""Measured ceilings of devices: which of them are too low, and better ones from the store.
+"""Measured ceilings of devices: find those that are too low, and replace them from the store.
 
-A ceiling is a lower bound if other work ran while it was measured. Utilizations and shares of the
-roof that are relative to it are too high.
+A ceiling is a device's measured peak rate or bandwidth. If other work ran while it was measured, it
+is only a lower bound. Utilizations and shares of the roof relative to such a ceiling are too high.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _CEILINGS_RUN = "ceilings_run"
 
 
 def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarray:
-    """Return which runs have ceilings that are known to be too low.
+    """Return a mask of the runs whose ceilings are known to be too low.
 
     Args:
         frame: One row per run.
         column: `PEAK` or `BANDWIDTH` for only that ceiling; None for either.
 
     Returns:
-        (n,) truth values. Ceilings are too low if the machine was contended while they were
-        measured. A peak is also too low if a run exceeded it by more than 5%.
+        A boolean array (n,). Ceilings are too low if the machine was contended while they were
+        measured. A peak is also too low if the run exceeded it by more than 5%.
     """
     is_low = np.zeros(len(frame), dtype=bool)
     if _CONTENDED in frame:
@@ -54,15 +54,15 @@ def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarr
 
 
 def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
-    """Return the caveat for metrics that are relative to ceilings which are too low.
+    """Return a caveat about metrics that are computed from ceilings which are too low.
 
     Args:
         frame: The runs of a result, one row each.
         metrics: The metrics that the result is about.
 
     Returns:
-        A sentence with the remedy; empty if no run with such a metric has a ceiling that is too
-        low.
+        A sentence with the remedy; empty if the metrics are not in `CEILING_METRICS`, or no run
+        with one of them has a ceiling that is too low.
     """
     used = [name for name in CEILING_METRICS if name in metrics and name in frame]
     if not used:
@@ -71,15 +71,22 @@ def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
     is_low = has_low_ceilings(rows)
     if not is_low.any():
         return ""
-    return (
-        f"The measured ceilings of {counted(int(is_low.sum()), 'run')} are too low, since other "
-        f"work ran while they were measured: {', '.join(used)} is too high for these runs. Measure "
-        f"the ceilings again on a quiet machine: {remeasure_command(rows[is_low])}"
+    relative = [name for name in used if name not in (PEAK, BANDWIDTH)]
+    text = (
+        f"The measured ceilings of {counted(int(is_low.sum()), 'run')} are too low: other work ran "
+        "while they were measured, or the run exceeded its peak. "
     )
+    if relative:
+        text += f"Values relative to these ceilings are too high ({', '.join(relative)}). "
+    return f"{text}Measure the ceilings again on a quiet machine: {remeasure_command(rows[is_low])}"
 
 
 def remeasure_command(rows: pd.DataFrame) -> str:
-    """Return the command that measures the ceilings of some runs again."""
+    """Return the command that measures the ceilings of runs again.
+
+    This is the remedy that the runs recorded. If they recorded several or none, it is
+    `paradnn.ceilings` with the platform and the framework that all of them share.
+    """
     if "ceilings_remedy" in rows:
         commands = rows["ceilings_remedy"].dropna().unique()
         if len(commands) == 1:
@@ -93,18 +100,18 @@ def remeasure_command(rows: pd.DataFrame) -> str:
 
 
 def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
-    """Replace ceilings that are too low by better ones that the store holds.
+    """Replace ceilings that are too low with better measurements from the store.
 
-    Ceilings may be measured again after a sweep. Measurements of the same devices, environment and
-    framework then replace the ceilings that a run recorded: the latest undisturbed measurement, or
-    else the highest, since each of them is a lower bound.
+    Ceilings may be measured again after a sweep. If the devices, environment and framework are the
+    same, the latest undisturbed measurement replaces the ceiling that a run recorded. If all
+    measurements were disturbed, the highest replaces it, since each of them is a lower bound.
 
     Args:
         frame: One row per run.
         store: Addresses of the stores of the runs; empty for the default store.
 
     Returns:
-        A frame with updated `PEAK` and `BANDWIDTH`. The recorded `flops_utilization` stays.
+        A frame with updated `PEAK` and `BANDWIDTH`. `flops_utilization` is not recomputed.
     """
     if _CEILINGS_RUN not in frame or PEAK not in frame:
         return frame
@@ -128,7 +135,7 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
         for column, source, index in scaled:
             if column in frame and source in replicates:
                 best = _best_value(replicates[source], is_sound)
-                # A run records the total of all its devices, the store the ceilings of one device.
+                # A run records the sum over its devices; a measurement is of one device.
                 improved.loc[index, column] *= best / float(own[source].iloc[0])
         if is_sound.any() and _CONTENDED in frame:
             improved.loc[runs.index, _CONTENDED] = None
@@ -136,7 +143,12 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
 
 
 def _best_value(values: pd.Series, is_sound: np.ndarray) -> float:
-    """Return the latest undisturbed value, else the highest; values are in order of time."""
+    """Return the latest undisturbed value, or the highest value if all were disturbed.
+
+    Args:
+        values: (n,) values in chronological order; missing values are ignored.
+        is_sound: (n,) whether each measurement was undisturbed.
+    """
     sound = values[is_sound].dropna()
     if len(sound):
         return float(sound.iloc[-1])
@@ -144,7 +156,7 @@ def _best_value(values: pd.Series, is_sound: np.ndarray) -> float:
 
 
 def _read_ceilings(rows: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
-    """Read the successful measurements of ceilings; an empty frame if the store has none."""
+    """Return the successful measurements of ceilings; an empty frame if the store has none."""
     from analysis.store.load import load
 
     nothing = pd.DataFrame(columns=["run_id", "point_id", "environment_id", "contended"])

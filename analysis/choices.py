@@ -3,7 +3,7 @@
 Runs compete if they do the same work. Timed runs, with or without a scenario of queries, do the
 same work if they have the same model, data, mode and scenario. Trainings toward an accuracy do the
 same work if they have the same data set and accuracy metric, whatever model they train. A choice is
-the rest of the configuration and the platform, without seed and replicate.
+one combination of the platform and the other settings, without seed and replicate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from paradnn.core.workload import Workload, requested_workload
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.sessions import MIN_SESSIONS, assign_sessions
 
-#: Largest factor between a value and an end of its interval; an end beyond it is open.
+#: Largest factor between a mean and the ends of its interval. A wider interval is open: its ends
+#: are NaN.
 _OPEN_FACTOR = 100.0
 #: Columns that identify a platform.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
@@ -62,10 +63,10 @@ _MEASURING_EFFORT = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """Runs that compete.
+    """A task with the runs that compete for it.
 
     Attributes:
-        name: The work that the runs compete for.
+        name: Description of the work, such as "fc train".
         work: The kind of workload.
         rows: The runs.
         varies: The columns in which the choices differ.
@@ -78,10 +79,10 @@ class Task:
 
     @property
     def has_step_times(self) -> bool:
-        """Whether the quantities follow from step times.
+        """Whether the compared quantities are computed from step times.
 
-        The scatter of step times has a prior. Latencies of served queries and times to an accuracy
-        may scatter by any factor.
+        Only the scatter of step times has a prior. Latencies of served queries and times to an
+        accuracy may scatter by any factor.
         """
         if self.work.name == _LEARN:
             return False
@@ -93,7 +94,8 @@ class Task:
 def tasks(frame: pd.DataFrame) -> list[Task]:
     """Group the runs of a frame into tasks.
 
-    If several tasks have the same name, the settings that distinguish their work are added.
+    If several tasks have the same name, the model and the settings that distinguish their work are
+    added to the names.
     """
     if "task" in frame:
         learns = frame["task"].eq(_LEARN).fillna(False)
@@ -126,13 +128,13 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
 
 
 def _rename_equal(tasks: Sequence[Task], rename: Callable[[Task], Task]) -> list[Task]:
-    """Rename the tasks that share their name with another."""
+    """Return the tasks, after renaming those whose name is not unique."""
     counts = Counter(task.name for task in tasks)
     return [rename(task) if counts[task.name] > 1 else task for task in tasks]
 
 
 def _with_model(task: Task) -> Task:
-    """Put the model into the name of a task, such as "fc 4x128 train"."""
+    """Return the task with its model in the name, such as "fc 4x128 train" for "fc train"."""
     family = str(task.rows["family"].iloc[0]) if "family" in task.rows else ""
     if not family or not task.name.startswith(family):
         return task
@@ -152,8 +154,8 @@ def _name_task(known: Mapping[str, object], *, learning: bool) -> tuple[str, Wor
     """Return the name of a task and its kind of workload.
 
     Args:
-        known: Column -> value for the columns that define the task.
-        learning: Whether the runs are trainings toward an accuracy.
+        known: Value by column, for the columns that define the task.
+        learning: Whether the runs train toward an accuracy.
     """
     if learning:
         return f"learning {known.get('data.name') or 'its data'}", requested_workload(
@@ -170,7 +172,7 @@ def _name_task(known: Mapping[str, object], *, learning: bool) -> tuple[str, Wor
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
-    """Return the columns that belong to a choice or to its task, and in which a run has a value."""
+    """Return the columns of tasks and choices in which any run has a value."""
     named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
     kept = [
         name
@@ -218,26 +220,28 @@ def estimate(
     run: Component | None = None,
     session: Component | None = None,
 ) -> tuple[float, float, float]:
-    """Estimate a quantity of one choice, with an interval that misses it with probability `error`.
+    """Estimate a quantity of one choice and its confidence interval.
 
     For several runs, the interval is Student's interval of their mean. If they are from at least
     MIN_SESSIONS sessions, the mean is over the means of sessions. Logarithms are used if all
-    values are positive and the metric is not a share. An end that is more than a factor of
-    _OPEN_FACTOR away from the value is open.
+    values are positive and the metric is not a share. If the ends of such an interval are more
+    than a factor of _OPEN_FACTOR away from the mean, the interval is open.
 
     For one run, or runs with equal values, the interval is the recorded 95% interval. The distance
-    of each end is scaled from 95% to `error`, as for a normal distribution. A value that a schedule
-    fixed is exact.
+    of each end is scaled from 95% to 1 - `error`, as for a normal distribution. If a schedule fixed
+    the value, both ends are equal to it.
 
     Args:
         rows: The runs of the choice.
         metric: The quantity.
-        error: Probability with which the interval misses.
-        run: Variance of the logarithm of one run, if it is known from more than these runs.
-        session: Variance of the mean logarithm of a session, under the same condition.
+        error: Probability that the interval misses the true value, such as 0.05.
+        run: Variance of the logarithm of one run, estimated from more data than `rows`; None to
+            estimate it from `rows`.
+        session: Variance of the logarithm of the mean of a session, likewise.
 
     Returns:
-        The value, and the low and high end of its interval; NaN if unknown or open.
+        The value, and the lower and upper end of its interval. The value is NaN if no run has one;
+        an end is NaN if it is unknown or the interval is open.
     """
     if metric in rows:
         values = rows[metric].to_numpy(dtype="float64", na_value=np.nan)
@@ -275,7 +279,10 @@ def estimate(
 def _log_mean(
     logs: np.ndarray, error: float, known: Component | None
 ) -> tuple[float, float, float]:
-    """Return the geometric mean and the ends of its interval; NaN if they are open."""
+    """Return the geometric mean and the ends of its interval; NaN if the interval is open.
+
+    `known` replaces the sample variance of the logarithms.
+    """
     value = math.exp(logs.mean())
     half = _half_width(known or _sample_variance(logs), len(logs), error)
     if half > math.log(_OPEN_FACTOR):
@@ -296,8 +303,8 @@ def _half_width(variance: Component, count: int, error: float) -> float:
 def recorded_interval(metric: str, run: pd.Series) -> tuple[float, float]:
     """Return the ends of a run's recorded 95% interval of a metric; NaN if unknown.
 
-    A rate that a schedule requests is exact, and so is the cost that follows from it. The peak rate
-    lies between the rates that kept the latency limit and those that did not.
+    A rate that a schedule fixes is exact, and so is the cost that is computed from it. The interval
+    of a peak rate is between the rates that kept the latency limit and those that did not.
     """
 
     def number(name: str) -> float:

@@ -1,6 +1,7 @@
 """Choice of columns: hyperparameters by name, metrics, and the columns that identify a point.
 
-Users may write `nodes` for `model.nodes`. An unknown name is answered with the closest known one.
+Users may write `nodes` for `model.nodes`. The error for an unknown name suggests the closest known
+name.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ CONFIGURATION_PREFIXES = (
     "data.",
     *(f"{group}." for group in workloads_by_group()),
 )
-#: Prefixes of the columns of the platform: hardware, framework and software stack. Only values that
-#: both sides of a comparison share identify a pair.
+#: Prefixes of the columns of the platform: hardware, framework and software stack. Such a column
+#: identifies a pair only if both sides of a comparison share a value in it.
 PLATFORM_PREFIXES = ("platform.", "framework.", "software.")
 
-#: Settings that change which operations a step runs, or how a device runs them. Runs that differ in
-#: one of them are shown separately, never pooled.
+#: Settings that change which operations a step runs, or how a device runs them. Runs with different
+#: values are shown separately, never pooled.
 OPERATION_SETTINGS = (
     "device",
     "devices",
@@ -68,8 +69,8 @@ _SELF_EXPLANATORY = (
 OUT_OF_MEMORY = ("oom_device", "oom_host")
 MEMORY_OUTCOMES = (*OUT_OF_MEMORY, "oom_predicted")
 
-#: Hyperparameters that do not belong to the model, in display order. Options of a kind of work are
-#: among them if they change the step.
+#: Hyperparameters that do not belong to the model, in display order. They include the options of
+#: those kinds of work whose options change the step.
 _RUN_HYPERPARAMETERS = (
     *STEP_KEYS,
     *(
@@ -90,7 +91,7 @@ _SETTING_PREFIXES = (
 
 _SCENARIOS = selector_choices("scenario")[1:]
 _SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
-#: Columns with a configuration or platform prefix that identify nothing.
+#: Columns that do not identify a point, despite a configuration or platform prefix.
 _NOT_IDENTIFYING = ("model.name", "platform.index", PRICE)
 #: Further columns in which the steps of two runs may differ.
 _STEP_COLUMNS = ("family", "device", "seed")
@@ -118,7 +119,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class GroupKey:
-    """One model family on one device."""
+    """Key of a group: one model family on one device."""
 
     family: str
     device: str
@@ -165,7 +166,7 @@ def analyze_groups(
         remedy: End of that message.
 
     Returns:
-        The results, and the groups without enough data together with the reasons.
+        The results, and for each group without enough data an InsufficientData with the reason.
 
     Raises:
         InsufficientData: If no group has enough data.
@@ -195,10 +196,10 @@ def hyperparameters(frame: pd.DataFrame) -> list[str]:
 
 
 def settings(frame: pd.DataFrame) -> list[str]:
-    """Return the varying columns of the configuration that are not hyperparameters.
+    """Return the columns of the configuration and platform that vary, except hyperparameters.
 
-    They may change the speed of a run. Keys that follow from the name of their group are omitted:
-    if `data.name` varies and `data.width` has one value per name, only the name is listed.
+    They may change the speed of a run. A column that its group's name determines is omitted: if
+    `data.name` varies and `data.width` has one value per name, only `data.name` is returned.
     """
     names = [name for name in map(str, frame) if name.startswith(_SETTING_PREFIXES)]
     varying = [name for name in names if name != PRICE and frame[name].nunique(dropna=False) > 1]
@@ -206,7 +207,10 @@ def settings(frame: pd.DataFrame) -> list[str]:
 
 
 def _follows_from_group(frame: pd.DataFrame, name: str, varying: Sequence[str]) -> bool:
-    """Return whether the varying name of a column's group determines the column."""
+    """Return whether the name of a column's group varies and determines the column.
+
+    An example is `data.width`, if it has one value for each value of `data.name`.
+    """
     group_name = f"{name.partition('.')[0]}.name"
     if name == group_name or group_name not in varying:
         return False
@@ -224,11 +228,13 @@ def split_by_settings(
         ignore: Settings that do not split.
 
     Returns:
-        For each combination of `OPERATION_SETTINGS`, the values of the settings that vary among
-        `rows`, as text such as "eager, float32", and the runs. The text is empty if none varies.
+        For each combination of the settings that vary, their values as text, such as "eager,
+        float32", and the runs. If no setting varies, the text is empty.
     """
     varying = [
-        name for name in OPERATION_SETTINGS if name in rows and rows[name].nunique(dropna=False) > 1
+        name
+        for name in OPERATION_SETTINGS
+        if name not in ignore and name in rows and rows[name].nunique(dropna=False) > 1
     ]
     if not varying:
         return [("", rows)]
@@ -249,12 +255,12 @@ def format_setting(name: str, value: Any) -> str:
 
 
 def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
-    """Return the column for the name of a hyperparameter, with or without `model.`.
+    """Return the column that a user named, with or without the prefix `model.`.
 
     Args:
         frame: One row per run.
-        name: The name that the user wrote.
-        option: The option that holds the name, for the message.
+        name: The name, such as "nodes" for `model.nodes`.
+        option: The option with which the user gave the name, such as "--x", for the message.
 
     Raises:
         ConfigError: If no run has a value in such a column.
@@ -278,7 +284,8 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
     """Return `name` if any ok run has a number in that column.
 
     Raises:
-        ConfigError: If no ok run has one; the message lists metrics that these runs have.
+        ConfigError: If no ok run has a number there. The message lists up to eight metrics that
+            the ok runs have.
     """
     ok_runs = frame.loc[is_ok(frame)]
     if name in ok_runs and is_number(ok_runs[name]) and ok_runs[name].notna().any():
@@ -300,7 +307,7 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
     """Return the first candidate that at least 90% of the ok runs have.
 
-    Otherwise return the candidate that most ok runs have.
+    If no candidate is that common, return the one that the most ok runs have.
 
     Raises:
         ConfigError: If no ok run has any of the candidates.
@@ -309,7 +316,7 @@ def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRI
     shares = {name: float(ok_runs[name].notna().mean()) for name in candidates if name in ok_runs}
     if ok_runs.empty or not any(shares.values()):
         problem = f"no measured run has {', '.join(candidates)}"
-        remedy = "measure first, choose other runs, or name a metric"
+        remedy = "measure some points, choose other runs, or give another metric"
         raise ConfigError("--metric", "(not given)", problem, remedy)
     for name, share in shares.items():
         if share >= 0.9:
@@ -334,7 +341,10 @@ def parse_blocks(text: object) -> list[int] | None:
 
 
 def as_numbers(column: pd.Series) -> pd.Series | None:
-    """Return a column as float64, with the total of each list of blocks; None if it holds text."""
+    """Return a column as float64; None if it holds text.
+
+    A list of blocks, such as "[3, 4, 6, 3]", becomes its total. Booleans become 0 or 1.
+    """
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
         return column.astype("Float64").astype("float64")
     counts = {value: parse_blocks(value) for value in column.dropna().unique()}
@@ -345,9 +355,9 @@ def as_numbers(column: pd.Series) -> pd.Series | None:
 
 
 def as_sizes(column: pd.Series) -> pd.Series | None:
-    """Return a column of sizes as float64; None if it does not hold sizes.
+    """Return a column of sizes as float64; None if any value is not a size or is missing.
 
-    Sizes are numbers above zero, or lists of blocks, which count with their total.
+    Sizes are numbers above zero, or lists of blocks, each of which becomes its total.
     """
     if pd.api.types.is_bool_dtype(column) or column.isna().any():
         return None
@@ -358,16 +368,19 @@ def as_sizes(column: pd.Series) -> pd.Series | None:
 
 
 def is_number(column: pd.Series) -> bool:
-    """Return whether a column holds numbers; truth values are not numbers."""
+    """Return whether a column holds numbers; booleans are not numbers."""
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
     """Find the columns that identify a point on both sides of a comparison.
 
-    The configuration identifies a point, and so do platform columns in which both sides share a
-    value. A column that sets the sides apart is excluded: each side has a single value there and
-    the values differ, or one side has no value.
+    These are the columns of the configuration, the device and the platform, with two exceptions:
+
+    - a configuration column in which each side has at most one value, and the values differ;
+    - a device or platform column in which the sides share no value.
+
+    A column in which only one side has values is excluded in both cases.
 
     Returns:
         The columns, and for each excluded column the values of A and of B, as text.
@@ -382,7 +395,7 @@ def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str,
         of_b = distinct_values(b[name])
         if not of_a and not of_b:
             continue
-        # An empty side does not set the sides apart.
+        # If a side has no runs, no column is excluded.
         is_disjoint = len(a) > 0 and len(b) > 0 and not of_a & of_b
         is_constant = len(of_a) <= 1 and len(of_b) <= 1
         is_missing = not of_a or not of_b
@@ -396,12 +409,15 @@ def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str,
 def named_join_columns(
     on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame
 ) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Return the result of `join_columns`, with given columns that identify a point.
+    """Return named columns as join columns, with the other columns in which the sides differ.
 
     Args:
-        on: The columns. `family` is always added.
+        on: Names of the columns that identify a point. `family` is always added.
         a: Runs of A.
         b: Runs of B.
+
+    Returns:
+        The columns, and the excluded columns of `join_columns` that are not among them.
 
     Raises:
         ConfigError: If a side lacks one of the columns.
@@ -410,7 +426,7 @@ def named_join_columns(
         for side, frame in (("A", a), ("B", b)):
             if name not in frame:
                 problem = f"the runs of {side} have no such column"
-                raise ConfigError("on", name, problem, "name columns of both sides")
+                raise ConfigError("on", name, problem, "name columns that both sides have")
     keys = list(dict.fromkeys(["family", *on]))
     _, differing = join_columns(a, b)
     return keys, {name: values for name, values in differing.items() if name not in keys}
@@ -430,8 +446,8 @@ def is_platform_column(name: str) -> bool:
 def scenario_runs_as_steps(frame: pd.DataFrame, named: Collection[str]) -> tuple[pd.DataFrame, int]:
     """Turn runs of scenarios into replicates of the point whose steps they time.
 
-    Runs that differ only in the scenario and its keys have measured the same step several times.
-    They get one `point_id`, and the columns of scenarios are dropped.
+    Runs that differ only in the scenario and its keys are measurements of the same step. They get
+    the same `point_id`, and the columns of scenarios are dropped.
 
     Args:
         frame: One row per run.
@@ -455,7 +471,8 @@ def scenario_runs_as_steps(frame: pd.DataFrame, named: Collection[str]) -> tuple
     ]
     if "point_id" in steps and keys:
         group = steps.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
-        # Runs without a scenario come first, so that scenario runs get the identity of one of them.
+        # Runs without a scenario come first, so that scenario runs get the `point_id` of such a
+        # run if there is one.
         order = np.argsort(is_scenario_run, kind="stable")
         point_ids = steps["point_id"].iloc[order].groupby(group[order]).first()
         replacement = point_ids.reindex(group).to_numpy()
@@ -484,9 +501,9 @@ def format_values(values: set[Any], limit: int = 3) -> str:
 
 
 def families_of_examples(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return the families that process examples instead of messages, in display order.
+    """Return the families that process examples rather than send messages, in display order.
 
-    Returns all families if every run is about messages.
+    If all families send messages, return all of them.
     """
     present = tuple(families(rows))
     selected = tuple(
@@ -496,7 +513,7 @@ def families_of_examples(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def families_of_examples_if_mixed(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return `families_of_examples` if a family of messages ran as well, else an empty tuple."""
+    """Return `families_of_examples` if other families ran as well, else an empty tuple."""
     selected = families_of_examples(rows)
     if len(selected) == len(families(rows)):
         return ()

@@ -39,8 +39,8 @@ SEQUENTIAL = "cividis"
 #: Width of the page in inches, if the figure is for print.
 _PAGE_WIDTH: ContextVar[float | None] = ContextVar("page_width", default=None)
 _MIN_PANEL_WIDTH = 3.0  # inches on a page
-_LEGEND_MARK_CHARS = 6  # width of the mark of an entry
-_ROW_SHARE = 0.7  # of the height of a row, for its marks
+_LEGEND_MARK_CHARS = 6  # width of the mark of a legend entry, in characters
+_ROW_SHARE = 0.7  # share of the height of a row that its marks use
 
 
 @contextmanager
@@ -64,9 +64,9 @@ def page(width: float | None) -> Iterator[None]:
 
 
 def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels.
+    """Make a figure with panels of equal size.
 
-    The figure does not use pyplot, which would keep every figure alive.
+    The figure is made without pyplot, which would keep every figure in memory.
 
     Args:
         count: Number of panels.
@@ -92,9 +92,9 @@ def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Fi
 
 
 def families_with(names: Iterable[str]) -> list[str]:
-    """Return all families in their fixed order, followed by other names.
+    """Return all known families in their fixed order, then the other `names` alphabetically.
 
-    The position of a name in this list decides its look.
+    The position of a name in this list determines its color and marker.
     """
     return [*FAMILIES, *sorted(set(names).difference(FAMILIES))]
 
@@ -102,12 +102,12 @@ def families_with(names: Iterable[str]) -> list[str]:
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
     """Return color and marker of a name as arguments for Matplotlib.
 
-    The marker shifts after each round of colors, so that the pair stays unique.
+    When colors repeat, the markers are shifted, so that the combination stays unique.
 
     Args:
-        name: The name; None for gray.
-        among: Names whose positions decide their looks. A name that is not among them has the look
-            of a family, which is the same in every figure.
+        name: The name; None for a gray circle.
+        among: Names whose order determines their looks. A name that is not in this list has the
+            look of a family, which is the same in every figure.
     """
     if name is None:
         return {"color": GRAY, "marker": "o"}
@@ -120,16 +120,16 @@ def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
 def names(
     axis: Axis, labels: Sequence[str], places: Sequence[float] | None = None, smaller: float = 1.0
 ) -> None:
-    """Write names along an axis, on one or more lines.
+    """Write names along an axis, wrapped to the available width.
 
-    Names of the horizontal axis are upright if a word is too long. For names of the vertical axis,
-    the figure grows.
+    If a word is too long for the horizontal axis, its names are rotated by 90 degrees. If the
+    names need more height on the vertical axis, the figure grows.
 
     Args:
         axis: The axis.
         labels: The names.
-        places: Their positions; None for 0, 1, 2 and so on.
-        smaller: Text size of the figure / size of the names.
+        places: Positions of the names; None for 0, 1, 2 and so on.
+        smaller: Text size of the figure divided by the text size of the names.
     """
     axes = axis.axes
     positions = range(len(labels)) if places is None else places
@@ -155,7 +155,7 @@ def names(
 
 
 def label_width_chars(width: float, smaller: float) -> int:
-    """Return how many characters fit a line of `names` at the left of a panel.
+    """Return how many characters fit into a line of the names along a vertical axis.
 
     Args:
         width: Width of the panel in inches on a screen; a page overrides it.
@@ -167,7 +167,7 @@ def label_width_chars(width: float, smaller: float) -> int:
 
 
 def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> None:
-    """Draw one legend below all panels, with the columns that fit.
+    """Draw one legend below all panels, with as many columns as fit.
 
     Args:
         drawn: The figure.
@@ -201,7 +201,7 @@ def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> No
 
 
 def _legend_columns(texts: Sequence[str], max_chars: int) -> int:
-    """Return the number of columns of a legend that fit next to each other, 8 at most."""
+    """Return how many columns of a legend fit next to each other, at most 8."""
     widths = [max(map(len, text.split("\n"))) + _LEGEND_MARK_CHARS for text in texts]
     widths.sort(reverse=True)
     columns = 1
@@ -222,11 +222,16 @@ def add_caveats(drawn: Figure, caveats: Sequence[str]) -> None:
 
 
 def handle(label: str, **how: Any) -> Line2D:
-    """Return an entry of a legend: a mark, or a line if `how` holds a line style."""
+    """Return an entry of a legend: a mark, or a line if `how` has a line style.
+
+    Args:
+        label: Text of the entry.
+        **how: Arguments of `Line2D`.
+    """
     return Line2D([], [], label=label, **({"linestyle": "none"} | how))
 
 
-#: Formats a number with up to six digits and separators of thousands.
+#: Formats a number with up to six significant digits and thousands separators.
 plain = "{:,g}".format
 
 
@@ -237,7 +242,7 @@ def log_ticks(axis: Axis, format_value: Callable[[float], str] = plain) -> None:
 
     Args:
         axis: The axis.
-        format_value: Formats a number.
+        format_value: Formats the number of a tick.
     """
     is_horizontal = axis is axis.axes.xaxis
     if axis.get_scale() != "log" and is_horizontal:
@@ -275,7 +280,7 @@ def color_bar(
     label: str,
     format_value: Callable[[float], str] = format_number,
 ) -> None:
-    """Draw the colors of numbers to the right of some panels."""
+    """Draw the color bar of a scale to the right of the given panels."""
     bar: Any = drawn.colorbar(
         ScalarMappable(norm, SEQUENTIAL), ax=list(axes), fraction=0.04, pad=0.02, aspect=30
     )
@@ -289,7 +294,7 @@ def color_bar(
 
 
 def cell(axes: Axes) -> tuple[float, float]:
-    """Return width and height of a panel in inches, with its labels and title."""
+    """Return width and height of a panel in inches, including its labels and title."""
     width, height = axes.figure.get_size_inches()  # type: ignore[union-attr]
     spec = axes.get_subplotspec()
     if spec is None:
@@ -299,7 +304,7 @@ def cell(axes: Axes) -> tuple[float, float]:
 
 
 def fitting_chars(inches: float, size: float) -> int:
-    """Return how many characters of a size in points fit a width in inches."""
+    """Return how many characters fit into a width in inches, at a text size in points."""
     return int(72 * inches / (0.55 * size))
 
 
@@ -320,8 +325,8 @@ def finish(
         title: Its title, wrapped to the width of the panel.
         x: Label of the horizontal axis.
         y: Label of the vertical axis.
-        logs: The logarithmic axes, "x" or "y", with the format of their numbers.
-        shares: The axes in percent, such as "xy".
+        logs: For each logarithmic axis, "x" or "y", a function that formats its numbers.
+        shares: The axes whose numbers are shown in percent: "x", "y" or "xy"; empty for none.
         grid: The axes with grid lines.
     """
     axis_by_name = {"x": axes.xaxis, "y": axes.yaxis}
@@ -330,8 +335,8 @@ def finish(
     for name in shares:
         axis_by_name[name].set_major_formatter(PercentFormatter(1.0, decimals=0))
     width, height = cell(axes)
-    # Long names at the left leave less room than is assumed here. Matplotlib then wraps the text
-    # while it draws.
+    # Long names at the left leave less room than these widths assume. Matplotlib then wraps the
+    # text again while it draws.
     axes.set_title(
         filled(title, width - 0.7), loc="left", fontsize=rcParams["font.size"], wrap=True
     )
@@ -343,23 +348,23 @@ def finish(
 
 
 def fits(chars: int, inches: float) -> bool:
-    """Return whether a text of `chars` small characters fits a width in inches."""
+    """Return whether `chars` characters of small text fit into a width in inches."""
     return chars <= fitting_chars(inches, float(rcParams["font.size"]) / 1.2)
 
 
 def filled(text: str, inches: float) -> str:
-    """Wrap a text to a width in inches."""
+    """Return a text wrapped to a width in inches."""
     return _wrap(text, fitting_chars(inches, 1.1 * float(rcParams["font.size"])))
 
 
 def _wrap(text: str, max_chars: int) -> str:
-    """Wrap each line of a text to a number of characters."""
+    """Return a text in which each line is wrapped to a number of characters."""
     width = max(5, max_chars)
     lines = [textwrap.fill(line, width, break_long_words=False) for line in text.split("\n")]
     return "\n".join(lines)
 
 
-_MAX_LOOKS = 9  # distinct values with a color and a marker each
+_MAX_LOOKS = 9  # distinct numbers, each with its own look; more get a color map
 
 
 @dataclass(frozen=True)
@@ -377,10 +382,15 @@ class Coloring:
     norm: Normalize | None
 
     def parts(self, values: pd.Series) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        """Yield, for each look, which of the n values have it, and the look itself.
+        """Yield each look with a mask of the values that have it.
 
-        The first is an array (n,) of booleans; the second are arguments of `Axes.scatter`. Missing
-        values are gray.
+        Missing values are gray.
+
+        Args:
+            values: (n,) values of the column.
+
+        Yields:
+            A boolean array (n,), and the look as arguments of `Axes.scatter`.
         """
         missing = values.isna().to_numpy(dtype=bool)
         if self.norm is not None:
@@ -394,7 +404,7 @@ class Coloring:
         yield missing, look(None)
 
     def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
-        """Draw a legend of the figure, or a color bar next to `axes`."""
+        """Draw the color bar next to `axes`, or a legend below all panels without a color map."""
         if self.norm is not None:
             color_bar(drawn, axes, self.norm, self.label)
         else:
@@ -478,7 +488,7 @@ def marks(
 
 
 def ends_of(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return a quantity and the ends of its interval, with the names that `forest` expects."""
+    """Return a quantity and its interval as the columns value, low and high, for `forest`."""
     return table[[name, f"{name}_low", f"{name}_high"]].set_axis(["value", "low", "high"], axis=1)
 
 
@@ -488,14 +498,16 @@ def forest(
     groups: Mapping[str, pd.DataFrame],
     looks: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Draw horizontal intervals in named rows; those of several groups are side by side in a row.
+    """Draw a forest plot: horizontal intervals in named rows.
+
+    Within a row, the intervals of the groups are drawn one below the other.
 
     Args:
         axes: The panel.
-        rows: Name of each row by its key.
-        groups: A table for each group by its label, with a row's key as index and the columns
-            value, low and high.
-        looks: Look of each group by its label.
+        rows: Name of each row, by the key of the row.
+        groups: Table of each group, by the label of the group. Its index holds keys of rows; its
+            columns are value, low and high.
+        looks: Look of each group, by the label of the group.
     """
     keys = list(rows)
     for position, (label, table) in enumerate(groups.items()):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-#: Parts of the names of metrics that are shares.
+#: A metric may be a share if its name contains one of these texts.
 _SHARE_NAMES = ("utilization", "fraction", "share", "_cv")
 #: Ends of intervals beyond this size are shown as unknown.
 _MAX_KNOWN_END = 1e6
@@ -16,7 +16,7 @@ def is_share(metric: str, unit: str, values: Iterable[float] = ()) -> bool:
     Args:
         metric: Name of the metric.
         unit: Its unit; a share has none, or "1".
-        values: Values to format; one of 10 or more is not a share.
+        values: Values to format. If any is 10 or more in size, the metric is not a share.
     """
     has_share_name = any(part in metric for part in _SHARE_NAMES)
     is_small = all(abs(value) < 10 for value in values if math.isfinite(value))
@@ -30,7 +30,7 @@ def format_number(value: float, unit: str = "", *, share: bool = False, digits: 
         value: The number. NaN becomes "-".
         unit: Its unit; "1" means no unit.
         share: Whether to write it in percent, so that 0.12 becomes "12%".
-        digits: Significant digits at least. Digits before the decimal point are never dropped.
+        digits: Number of significant digits. Digits before the decimal point are never dropped.
     """
     if math.isnan(value):
         return "-"
@@ -42,7 +42,8 @@ def format_number(value: float, unit: str = "", *, share: bool = False, digits: 
         unit = ""
     size = 1.0
     prefix = ""
-    # Only large numbers have prefixes; milli-FLOP or kilo-milliseconds help no reader.
+    # There are no prefixes for small numbers and times: nobody reads milli-FLOP or
+    # kilo-milliseconds.
     if unit not in ("ms", "s"):
         for prefix_size, name in _PREFIXES:
             # A number that rounds up to 1000 gets the next prefix.
@@ -66,7 +67,7 @@ def format_setting(value: object) -> str:
 
 
 def format_distinct(*numbers: float) -> list[str]:
-    """Format numbers with three digits, or up to five if fewer do not distinguish them."""
+    """Format numbers with three digits, or with four or five if needed to distinguish them."""
     distinct = len({f"{number:.5g}" for number in numbers})
     texts: list[str] = []
     for digits in (3, 4, 5):
@@ -91,7 +92,7 @@ def format_with_interval(
         estimate: The value and the ends of its interval. If an end is not finite, only the value is
             shown.
         format_value: Formats a number.
-        note: Text within the brackets, behind the interval.
+        note: Text inside the parentheses, after the interval.
     """
     value, low, high = estimate
     parts = []
@@ -132,7 +133,11 @@ def _format_end(end: float) -> str:
 
 
 def _round_significant(value: float, digits: int) -> str:
-    """Round to significant digits, without an exponent, lost integer digits or trailing zeros."""
+    """Return a number as text, rounded to significant digits.
+
+    Digits before the decimal point are never dropped, and trailing zeros after it always are. Only
+    numbers below 1e-4 have an exponent.
+    """
     if value == 0:
         return "0"
     if abs(value) < 1e-4:

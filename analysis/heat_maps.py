@@ -1,4 +1,4 @@
-"""Heat maps of a metric over two hyperparameters: their cells and their picture."""
+"""Heat maps of a metric over two hyperparameters: the values of the cells, and the figure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.metric import interval_names
 from paradnn.families import FAMILIES
 
-#: Values of a numeric axis that are shown separately; more are cut into ranges.
+#: Largest number of distinct values on a numeric axis; more are cut into `_RANGES` ranges.
 _MAX_VALUES = 24
 _RANGES = 12
 
@@ -48,15 +48,22 @@ class HeatMaps(NamedTuple):
         unit: Its unit.
         x: The horizontal axis.
         y: The vertical axis.
-        cells: One row per cell with a point. `family`, `device`; `x` and `y`, the labels; `i` and
-            `j`, the positions on x and y; `value`, the median over the points that ran, NaN if none
-            did; `q25` and `q75`, the quartiles over these points; `low` and `high`, the 95%
-            interval of the value if the cell is a single point that has one, else NaN; the number
-            of `points` that ran; the number of points that `failed`; the number of failed points
-            that ran out of `memory`; `outcome`, "ok" if any point ran, else the most frequent
-            outcome. A predicted map also has `measured`, the number of measured points.
+        cells: One row per cell with a point, and these columns:
+
+            - `family`, `device`;
+            - `x`, `y`: the labels of the cell;
+            - `i`, `j`: the positions of the cell on x and y;
+            - `value`: the median over the points that ran; NaN if none ran;
+            - `q25`, `q75`: the quartiles over these points;
+            - `low`, `high`: the 95% interval of the value if a single point ran and has an
+              interval, else NaN;
+            - `points`: the number of points that ran;
+            - `failed`: the number of points that failed;
+            - `memory`: the number of failed points that ran out of memory;
+            - `outcome`: "ok" if any point ran, else the most frequent outcome;
+            - `measured`, only in a predicted map: the number of measured points.
         points: The points in the cells.
-        notes: By name of a map, what varies among the points of a cell.
+        notes: Number of points per cell and the settings that vary among them, by name of the map.
         omitted: Groups without a map, with the reason.
         run_ids: Ids of the runs of the points.
     """
@@ -85,9 +92,9 @@ def choose_axes(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]
     """Choose axes for maps of all families.
 
     Yields:
-        Families that share a map, since they are swept over the same options; and its two axes, in
-        the order batch size, swept options, other options. An axis is empty if too few columns
-        vary.
+        Families that are swept over the same options and therefore share a map, and the columns of
+        its two axes. These are the first two columns that vary, in the order batch size, swept
+        options, other options of the model. An axis is empty if too few columns vary.
     """
     kinds: dict[object, list[str]] = {}
     for name in families_of_examples(rows):
@@ -96,7 +103,7 @@ def choose_axes(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]
         if family and family.swept:
             kind = family.options
         kinds.setdefault(kind, []).append(name)
-    # Families that are swept come first.
+    # Swept families come first.
     for kind, names in sorted(kinds.items(), key=lambda pair: isinstance(pair[0], str)):
         selected = rows[rows["family"].isin(names)]
         swept = []
@@ -120,13 +127,14 @@ def make_heat_maps(
 
     The value of a point is the median over its ok replicates; the value of a cell is the median
     over its points. A numeric axis with more than 24 values is cut into 12 ranges of equal width.
-    If the values span a factor of ten or more, the ranges have equal width in the logarithm.
+    If its values are positive and span a factor of ten or more, the ranges have equal width on a
+    logarithmic scale.
 
     Args:
         frame: One row per run.
         x: Hyperparameter of the horizontal axis.
         y: Hyperparameter of the vertical axis.
-        metric: The metric; None for the default of the runs.
+        metric: The metric; None for the default of `choose_metric`.
         pool: Whether heterogeneous runs may be pooled.
 
     Raises:
@@ -139,7 +147,7 @@ def make_heat_maps(
         frame = frame.assign(**{metric: np.nan})
     columns = (find_column(frame, x, "--x"), find_column(frame, y, "--y"))
     if columns[0] == columns[1]:
-        raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
+        raise ConfigError("--y", y, "is already on the x axis", "name a different hyperparameter")
     if "model.name" in columns:
         # `model.name` is constant within a family, so a single map shows all families.
         frame = frame.assign(family="all")
@@ -169,8 +177,8 @@ def make_heat_maps(
         parts.append(points.assign(family=group.family, device=group.device, map=len(parts)))
         run_ids += list(rows["run_id"])
     if not parts:
-        problem = f"no point has a cell in a map of {metric}"
-        remedy = "measure those points, or choose other runs"
+        problem = f"no point can be shown in a heat map of {metric}"
+        remedy = "measure points with this metric, or choose other runs"
         raise InsufficientData(problem, groups=omitted, remedy=remedy)
     all_points = pd.concat(parts, ignore_index=True)
     return HeatMaps(
@@ -196,7 +204,7 @@ def _resolve_metric(frame: pd.DataFrame, metric: str | None) -> str:
 
 
 def _has_content(rows: pd.DataFrame, metric: str) -> bool:
-    """Return whether a map of some runs would show a value or an outcome."""
+    """Return whether a map of these runs would show any value or outcome."""
     ran = is_ok(rows)
     if not ran.any():
         return True
@@ -242,7 +250,8 @@ def _make_cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataF
             points[end] = points[name].where(points["ok"])
     groups: Any = points.groupby(["map", "family", "device", "j", "i"])
     ran = groups["ok"].sum()
-    # The interval of one point says nothing about the median of several.
+    # Only a cell with a single point has an interval: the intervals of several points are not an
+    # interval of their median.
     cells = pd.DataFrame(
         {
             "value": groups["value"].median(),
@@ -262,7 +271,10 @@ def _make_cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataF
 
 
 def _most_frequent_outcome(outcomes: pd.Series) -> str:
-    """Return "ok" if any point is ok, else the most frequent outcome; ties go by name."""
+    """Return "ok" if any point is ok, else the most frequent outcome.
+
+    Among equally frequent outcomes, the first in alphabetical order is returned.
+    """
     counts = outcomes.value_counts()
     if "ok" in counts:
         return "ok"
@@ -294,8 +306,8 @@ def _make_range_axis(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
 
 
 def _sort_key(value: object) -> tuple[int, Sequence[object]]:
-    """Sort numbers by size, lists of blocks by total and then by entry, and text alphabetically."""
-    # A column that contains lists stores numbers as text as well.
+    """Return a sort key: numbers first, then lists of blocks by their total, then other text."""
+    # In a column that contains lists, numbers are text as well.
     with contextlib.suppress(ValueError):
         return 0, [float(value)]  # type: ignore[arg-type]
     counts = parse_blocks(value)
@@ -305,7 +317,7 @@ def _sort_key(value: object) -> tuple[int, Sequence[object]]:
 
 
 class _OutcomeLook(NamedTuple):
-    """Look of a cell in which no point ran."""
+    """Text, hatch and color of a cell in which no point ran, and its text in the legend."""
 
     letters: str
     text: str
@@ -324,18 +336,18 @@ _EDGE_COLOR = "#a8a8a8"
 _CELL_WIDTH = 0.66  # inches, enough for a value
 _CELL_HEIGHT = 0.42  # inches
 _MARGIN = 1.2  # inches of a panel for labels and title
-_MAX_NARROW = 6  # cells across a map that fits next to another
+_MAX_NARROW = 6  # largest number of columns with which two maps fit next to each other
 _LIGHT = 0.45  # luminance of a cell above which its text is black
-_LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
-_LOGARITHMIC_RATIO = 30.0  # of the largest to the smallest value, for logarithmic colors
+_LUMINANCE = (0.2126, 0.7152, 0.0722)  # weights of red, green and blue (ITU-R BT.709)
+_LOGARITHMIC_RATIO = 30.0  # ratio of largest to smallest value above which colors are logarithmic
 
 
 def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
     """Draw a map for each family and device.
 
-    Cells show their median; "2/5 OOM" below it means that two of five points did not fit. Cells
-    without points are empty. Colors are logarithmic if values differ by more than a factor of 30.
-    If a page is too narrow for the numbers, the colors alone show the values.
+    Cells show their median; "2/5 OOM" below it means that two of five points ran out of memory.
+    Cells without points are empty. Colors are logarithmic if values differ by more than a factor of
+    30. If a page is too narrow for the numbers, the colors alone show the values.
     """
     named_cells = list(maps.maps())
     values = maps.cells["value"]
@@ -364,7 +376,7 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
         axes.grid(False)
     if values.notna().any():
         metric = label(maps.metric) if as_share else label_with_unit(maps.metric)
-        text = f"{metric}, median of a cell"
+        text = f"{metric}, median per cell"
         drawing.color_bar(
             figure, panels, norm, text, lambda value: format_number(value, share=as_share)
         )
@@ -404,7 +416,7 @@ def _draw_cell(
         cell: A row of `HeatMaps.cells`.
         norm: Scale of the colors.
         as_share: Whether the value is written in percent.
-        text_width: Inches for text; 0 for none.
+        text_width: Width in inches for text; 0 for a cell without text.
     """
     if np.isnan(cell.value):
         _draw_outcome(axes, cell, has_text=text_width > 0)

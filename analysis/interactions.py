@@ -1,8 +1,9 @@
 """Interactions of hyperparameters: whether the effect of one depends on the value of another.
 
 A regression with a product term for each pair of hyperparameters shows interactions. If it explains
-the logarithm of the metric, effects without an interaction multiply. If two optimizations alone
-bring factors of 3 and 2, the interaction is the factor by which both together differ from 6.
+the logarithm of the metric, the effects of two hyperparameters without an interaction multiply. For
+example, if two optimizations alone give speedups of 3x and 2x, the interaction is the speedup of
+both together divided by 6.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ class Interactions:
 
     Attributes:
         regression: The regression on single terms and products.
-        columns: (n, k) the terms of the regression.
+        columns: (n, k) the values of the k terms of the regression, products included.
         pairs: The two terms of each product, by name of the product.
-        weights: A row per product as in `Regression.weights`, the largest weight first. Further
-            columns are `p_adjusted`, the p value adjusted for the number of products; `combined`
-            with `combined_low` and `combined_high`, the factor by which the effect of both changes
-            together differs from the product of their single effects (NaN unless `is_log`); and
-            `verdict`: "interact", "values interact" (the measured values interact, but no trend
-            along them is shown), "not shown", "undecided (sessions)" or "undecided (order)".
+        weights: A row per product as in `Regression.weights`, the largest absolute weight first,
+            with these further columns:
+
+            - `p_adjusted`: the p-value, adjusted for the number of products;
+            - `combined`, `combined_low`, `combined_high`: the factor by which the effect of both
+              changes together differs from the product of their single effects, with its interval;
+              NaN unless `is_log`;
+            - `verdict`: "interact", "values interact" (the measured values interact, but the
+              interval of the trend along them includes 0), "not shown", "undecided (sessions)" or
+              "undecided (order)".
         is_log: Whether the regression explains the logarithm of the metric.
     """
 
@@ -62,17 +67,18 @@ def fit_interactions(
 ) -> Interactions:
     """Fit a metric on hyperparameters and on the products of all pairs of them.
 
-    The factors of a product are centered, so the weights of single terms remain slopes at the mean
-    of the others.
+    The factors of a product are centered, so the weight of a single term remains the slope at the
+    mean of the other terms.
 
     Args:
         design: (n, k) the single terms.
         values: (n,) the metric.
-        owners: Hyperparameter by term. Indicators of one hyperparameter have no product.
+        owners: Hyperparameter that each term encodes, by term. Two indicators of the same
+            hyperparameter have no product.
         logarithmic: Terms that are logarithms.
         is_log: Whether to explain the logarithm of the metric.
         levels: Levels that the points share; None for independent points.
-        when: When the points were measured.
+        when: When the points were measured; None if unknown.
         priors: Priors of the scatter; None for the priors of shared machines.
 
     Raises:
@@ -115,7 +121,7 @@ def fit_interactions(
 
 
 def _adjusted(weights: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of p values, adjusted for the number of products."""
+    """Return a column of p-values, adjusted for the number of products."""
     return adjust_p_values(weights[name].to_numpy())
 
 
@@ -133,9 +139,10 @@ def _verdicts(weights: pd.DataFrame) -> np.ndarray:
 def _add_combined(
     weights: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], logarithmic: Sequence[str]
 ) -> None:
-    """Set the factors by which two changes together differ from the product of both alone.
+    """Fill the columns `combined`, `combined_low` and `combined_high` of `weights` in place.
 
-    A change doubles a logarithmic term, or increases another term, such as an indicator, by 1.
+    A change doubles a hyperparameter whose term is a logarithm. It increases any other term, such
+    as an indicator, by 1.
     """
     for name, row in weights.iterrows():
         if row["weight"] == 0:
@@ -167,29 +174,34 @@ def describe_interactions(interactions: Interactions, r2_without: float) -> Iter
     if of_values is not None:
         texts = [_format_interaction(str(name), row) for name, row in of_values.iterrows()]
         yield (
-            f"At the measured values these interact, but the trend is not shown: "
-            f"{'; '.join(texts)}; measure more values of both."
+            "At the measured values these interact, but the data do not show a trend: "
+            f"{'; '.join(texts)}. Measure more values of both hyperparameters."
         )
     if shown is None and of_values is None:
         yield f"No interaction is shown among {tried}."
     elif interactions.is_log:
         yield (
             "The factor compares the effect of both changes with the product of their single "
-            "effects; a change doubles a number, or selects a value instead of its base."
+            "effects. A change doubles a number, or replaces the base value with another value."
         )
     for verdict, reason in (
-        ("undecided (sessions)", "values were measured in different sessions"),
-        ("undecided (order)", "values were measured one after the other"),
+        (
+            "undecided (sessions)",
+            "Their values were measured in different sessions, and the intervals allow for "
+            "differences between sessions.",
+        ),
+        (
+            "undecided (order)",
+            "Their values were measured one after the other, and the intervals allow for a drift "
+            "of the machine.",
+        ),
     ):
         rows = by_verdict.get(verdict)
         if rows is not None:
-            yield (
-                f"Undecided: {', '.join(map(str, rows.index))}; {reason}, which the interval "
-                "allows for."
-            )
+            yield f"Undecided: {', '.join(map(str, rows.index))}. {reason}"
     yield (
         f"On held-out points R² is {interactions.regression.r2_held_out:.2f} with interactions and "
-        f"{r2_without:.2f} without."
+        f"{r2_without:.2f} without them."
     )
 
 

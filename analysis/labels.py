@@ -1,4 +1,4 @@
-"""Labels of columns for readers: quantities as text, with their units apart."""
+"""Labels of columns for readers, such as "throughput", and the units of columns."""
 
 import re
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _LABELS = {
 _SUFFIX_LABELS = {"_low": ", lower end", "_high": ", upper end", "_spread": ", spread"}
 _LOW_END = re.compile(r"(^|_)low$")
 _QUANTILE = re.compile(r"[pq]\d\d?")
-#: Column of the value, for intervals whose columns have another base name.
+#: Column of the value, by the base name of the columns of the interval, where the names differ.
 _VALUES_OF_ENDS = {"median": "p50", "rate": "flops_per_second"}
 _PERCENTILE = re.compile(r"p(\d\d?)")
 _ORDINAL_SUFFIXES = {"1": "st", "2": "nd", "3": "rd"}
@@ -66,10 +66,10 @@ class IntervalEnds(NamedTuple):
 
 
 def interval_ends(names: Sequence[str]) -> dict[str, IntervalEnds]:
-    """Find the columns that hold intervals, by the columns of their lower ends.
+    """Return the columns of each interval, by the column of its lower end.
 
-    The value of "speedup_low" is "speedup". If there is no such column, it is the closest column
-    before it that is neither an end of an interval nor a percentile.
+    The value of "speedup_low" is in "speedup". If there is no such column, the value is in the
+    closest preceding column that is neither an end of an interval nor a percentile.
     """
     ends_by_low: dict[str, IntervalEnds] = {}
     highs = {name: f"{name.removesuffix('low')}high" for name in names if _LOW_END.search(name)}

@@ -1,4 +1,4 @@
-"""Lazy imports of packages that take half a second and more.
+"""Lazy imports of packages whose import takes half a second or more.
 
 Help, completion and the rejection of an argument need no numbers and no figures. Modules import
 `np`, `pd` and others from here; each package is loaded when one of its names is first used. Using

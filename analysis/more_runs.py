@@ -1,4 +1,4 @@
-"""Further runs that would decide an undecided comparison: their number, duration and command."""
+"""Proposals of further runs that would decide a comparison: number, duration and command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paradnn.statistics.verdict import Verdict
 
 #: Largest number of further runs per side and point that is proposed.
 _MAX_RUNS = 20
-#: Settings that a command names if they differ from these defaults, or between the sides.
+#: Defaults of settings. A command states a setting if a run has a different value.
 _DEFAULTS = {
     "batch_size": "",
     "precision": "float32",
@@ -33,12 +33,14 @@ _PRESETS = ("quick",)
 
 
 def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, margin: float) -> str:
-    """Return which further runs would decide a comparison; empty if that is unknown.
+    """Describe the further runs that would decide a comparison with its estimated ratio.
+
+    The text is that of `describe_runs_for`; it is empty if no point was measured on both sides.
 
     Args:
         a: Runs of A.
         b: Runs of B.
-        contrast: The points that both measured.
+        contrast: The points that both sides measured.
         margin: Largest relative difference that counts as equal.
     """
     if not len(contrast.pairs):
@@ -54,13 +56,14 @@ def describe_runs_for(
     Args:
         a: Runs of A.
         b: Runs of B.
-        contrast: The points that both measured.
-        distance: The mean log ratio, or its distance from the bound that decides.
+        contrast: The points that both sides measured.
+        distance: The mean log ratio, or its distance from the bound that decides the verdict.
         margin: Largest relative difference that counts as equal.
 
     Returns:
-        The number of runs per side, their duration and the command that measures them, as text;
-        the reason if no number of runs suffices; empty if the contrast has no evidence.
+        The number of runs per side, their duration and the command that measures them, as text. If
+        up to `_MAX_RUNS` runs do not suffice, the text proposes shared or further sessions, or
+        states that runs do not suffice. It is empty if the contrast has no evidence.
     """
     if contrast.evidence is None:
         return ""
@@ -86,12 +89,12 @@ def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
     The estimated ratio is assumed to be true. Further runs reduce only the scatter of processes.
 
     Args:
-        contrast: The points.
-        mean: Mean log ratio, or its distance from the bound that decides.
+        contrast: The points that both sides measured.
+        mean: Mean log ratio, or its distance from the bound that decides the verdict.
         margin: Largest relative difference that counts as equal.
 
     Returns:
-        The number; None if _MAX_RUNS do not suffice.
+        The number of runs; None if _MAX_RUNS do not suffice.
     """
     processes = contrast.effects[0]
     shared = [effect.component for effect in contrast.shared]
@@ -111,7 +114,7 @@ def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
 
 
 def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast, distance: float) -> str:
-    """Propose to measure both sides in the same session, or more sessions."""
+    """Propose to measure both sides in the same session, or if no command can, more sessions."""
     command = measuring_command(sides, contrast.pairs, 2)
     if command:
         seconds = 2 * sum(_seconds_per_replicate(side, contrast.pairs) for side in sides)
@@ -121,9 +124,9 @@ def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast, dist
         return f"{text}: {command}"
     half_width = float(combine([effect.component for effect in contrast.shared]).half_width)
     if distance == 0 or half_width > abs(distance) * math.sqrt(_MAX_RUNS):
-        return "more sessions of both sides, in alternation"
+        return "more sessions of both sides, alternating between them"
     sessions = math.ceil((half_width / distance) ** 2)
-    return f"about {counted(sessions, 'session')} of each side, in alternation"
+    return f"about {counted(sessions, 'session')} of each side, alternating between them"
 
 
 def describe_more_values(
@@ -137,7 +140,7 @@ def describe_more_values(
         sides: The runs of each side; one or two sides.
         points: The points, one row each.
         name: The hyperparameter.
-        count: Number of values, including the measured ones.
+        count: Number of values after the sweep, including the measured ones.
     """
     measured = [side[is_ok(side)] for side in sides]
     command = measuring_command(measured, points, 1)
@@ -161,7 +164,11 @@ def describe_more_values(
 
 
 def describe_sessions(runs: pd.DataFrame, sessions: int) -> str:
-    """Propose to measure runs of one side again, in further sessions."""
+    """Propose to measure the points of one side again in a number of further sessions.
+
+    Returns:
+        The number and duration of the sessions, and the command of a session if there is one.
+    """
     measured = runs[is_ok(runs)]
     points = measured.drop_duplicates("point_id")
     text = f"about {counted(sessions, 'session')} would decide it"
@@ -174,13 +181,13 @@ def describe_sessions(runs: pd.DataFrame, sessions: int) -> str:
 
 
 def measuring_command(sides: Sequence[pd.DataFrame], pairs: pd.DataFrame, more: int) -> str:
-    """Return the command that measures the points again on both sides.
+    """Return the command of a sweep that measures the points again on both sides.
 
     It is empty if one sweep cannot measure both sides, or the points are of several families.
 
     Args:
         sides: The ok runs of A and of B.
-        pairs: The points that both measured.
+        pairs: The points that both sides measured.
         more: Number of further runs of each point.
     """
     families = pairs["family"].dropna().unique()
@@ -217,7 +224,7 @@ def _format_values(column: pd.Series) -> str:
 
 
 def _seconds_per_replicate(runs: pd.DataFrame, pairs: pd.DataFrame) -> float:
-    """Return about how long one more run of each paired point takes; 0 if unknown."""
+    """Return the estimated seconds for one more run of every paired point; 0 if unknown."""
     if "end_time" not in runs or "start_time" not in runs:
         return 0.0
     seconds = (runs["end_time"] - runs["start_time"]).dt.total_seconds().median()

@@ -59,13 +59,13 @@ class OperationSpeedup(NamedTuple):
     Attributes:
         operations: A row for each type of operation in each pair of points. It has the columns of
             `pairing.pair` (a and b in FLOP/s); `operation_type`; `arithmetic_intensity` (FLOP/B,
-            the geometric mean of both sides); `share` of the time on the side with the larger one;
-            `bandwidth_gain`; and `level`, a value of `Level`.
-        levels: A row for each level: operations, points, geometric mean of the speedup with its
-            interval, and for memory-bound levels the mean `bandwidth_gain`.
+            the geometric mean of both sides); `share`, the larger of its shares of the time on A
+            and on B; `bandwidth_gain`; and `level`, a value of `Level`.
+        levels: A row for each level: number of operations and of points, geometric mean of the
+            speedup with its interval, and for memory-bound levels the mean `bandwidth_gain`.
         gain: The bandwidth gain with its interval; NaN without memory-bound operations.
         gain_from: The level whose operations show the gain; None without memory-bound operations.
-        small: Number of operations omitted since they take less than `MINIMUM_SHARE` of the time.
+        small: Number of omitted operations, whose `share` is below `MINIMUM_SHARE`.
     """
 
     operations: pd.DataFrame
@@ -78,9 +78,9 @@ class OperationSpeedup(NamedTuple):
 def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]) -> Result:
     """Compare the operations of profiled runs of A and of B.
 
-    Limits follow from the ridge points (FLOP/B) of both sides' roofs. If one of them is unknown,
-    none is used: an operation that is memory-bound on one side only could otherwise be classified
-    as memory-bound on both.
+    The limits of operations follow from the ridge points (FLOP/B) of both sides' roofs. If a ridge
+    point is unknown, none is used. An operation that is memory-bound on only one side could
+    otherwise be classified as memory-bound on both.
 
     Args:
         sides: The runs of A and B.
@@ -139,8 +139,8 @@ def _sentences(speedup: OperationSpeedup, sides: Sides, ridges: Sequence[float])
     called = " over ".join(sides.display_names)
     yield (
         f"{sides.explain_names()}Speedup of {called} in the FLOP rate of "
-        f"{counted(len(speedup.operations), 'operation type')} in paired points; "
-        f"{speedup.small} below 1% of the time are omitted."
+        f"{counted(len(speedup.operations), 'operation type')} in paired points. "
+        f"Omitted: {speedup.small} below {MINIMUM_SHARE:.0%} of the time."
     )
     for row in speedup.levels.to_dict("records"):
         mean = format_mean(
@@ -191,9 +191,9 @@ def operation_speedup(
     Args:
         a: Runs of A.
         b: Runs of B.
-        types: Types of operation of these runs.
-        ridges: Ridge points of the sides in FLOP/B. An operation is memory-bound left of all of
-            them, and compute-bound right of all of them.
+        types: Types of operation of these runs, as `load_types` returns them.
+        ridges: Ridge points of the sides in FLOP/B. An operation is memory-bound if its intensity
+            on both sides is below all of them, and compute-bound if it is above all of them.
         on: Columns that identify a point; None for those that both sides share.
 
     Raises:
@@ -206,7 +206,7 @@ def operation_speedup(
     pairs = pair(rows_a, rows_b, "flops_per_second", [*keys, TYPE], carried)
     if pairs.empty:
         raise InsufficientData(
-            "no type of operation has FLOPs in a point of both sides; "
+            "A and B have no type of operation with FLOPs in common at the same point; "
             f"A has {format_values({*rows_a[TYPE]}, 6)}; B has {format_values({*rows_b[TYPE]}, 6)}"
         )
     share = pairs[["share_a", "share_b"]].max(axis=1)
@@ -230,7 +230,7 @@ def operation_speedup(
 
 
 def identity_columns(runs: pd.DataFrame) -> list[str]:
-    """Return the columns of runs that identify a point and its platform, without metrics."""
+    """Return the columns that identify a run, its session, point and platform; no metrics."""
     return [
         name
         for name in map(str, runs)
@@ -276,7 +276,9 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
         (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
     )
     if not has_work.any():
-        raise InsufficientData(f"no operation of {name} has FLOPs, a rate and an intensity")
+        raise InsufficientData(
+            f"no operation of {name} has all of FLOPs, a FLOP rate and an arithmetic intensity"
+        )
     suffix = name.lower()
     renamed = {
         "type": TYPE,
@@ -293,7 +295,7 @@ def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float
 
     Args:
         a: (n,) arithmetic intensities on A in FLOP/B.
-        b: (n,) those on B.
+        b: (n,) arithmetic intensities on B in FLOP/B.
         types: (n,) types of operation.
         ridges: Ridge points of the sides in FLOP/B.
     """

@@ -1,8 +1,8 @@
 """Operations of profiled runs under the roofs of their devices (`roofline --operations`).
 
-They show which shares of the time are limited by memory, by arithmetic, by the links between
-devices, and by other causes. Each profiled run has a table of its operations (`operations.json`)
-and a table of the types of operation (`operation_types.json`).
+The operations show which shares of the time are limited by memory, by arithmetic, by the links
+between devices, and by other causes. Each profiled run has a table of its operations
+(`operations.json`) and a table of the types of operation (`operation_types.json`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _COLUMNS = [
     "verdict",
     "drawn",
 ]
-_MAX_TYPES = 8  # types with a separate color
-_MIN_STATED_SHARE = 5e-4  # smallest share of time without a verdict that a sentence states
+_MAX_TYPES = 8  # largest number of types with separate colors
+_MIN_STATED_SHARE = 5e-4  # smallest share of the time without a verdict that a sentence states
 
 
 def place_operations(
@@ -64,8 +64,8 @@ def place_operations(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Place operations under the roofs of their device and precision.
 
-    The roofline does not limit exchanges between devices: their bytes cross links, whose rate it
-    does not include.
+    The roofline does not limit exchanges between devices: their bytes cross links between devices,
+    and the rate of links is not one of its ceilings.
 
     Args:
         table: One row per operation, or per type if there is no column `operation`, with run_id,
@@ -82,7 +82,7 @@ def place_operations(
 
         The runs have shares of their profiled time: a column for each verdict, named by its value;
         `without_flops`, for operations such as data formatting; `unplaced`, for operations with
-        FLOPs but without rate or traffic; and `covered`, the total of the table.
+        FLOPs but without rate or traffic; and `covered`, the sum over all rows of the table.
     """
     parts = []
     for roof in roofs:
@@ -138,7 +138,7 @@ def operations_of(
 ) -> OperationsResult:
     """Place the operations of one profiled run, or the types of operation of all of them.
 
-    With `ALL` (the paper's Figure 3b), the replicates of a point count once.
+    With `ALL` (the paper's Figure 3b), the replicates of a point are reduced to their medians.
 
     Args:
         run_id: Beginning of the id of a run, or `ALL`.
@@ -197,9 +197,9 @@ def _read_types(frame: pd.DataFrame, store: Sequence[str]) -> tuple[pd.DataFrame
 def _aggregate_replicates(
     runs: pd.DataFrame, types: pd.DataFrame, keys: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the first run of each point, with the medians of its replicates' types of operation.
+    """Return the first run of each point, and the medians of each operation type over replicates.
 
-    A type that a replicate lacks has no share there.
+    If a replicate lacks a type, its share of the time counts as 0.
     """
     first_ids = runs.groupby(list(keys), dropna=False, sort=False)["run_id"].transform("first")
     representative = dict(zip(runs["run_id"], first_ids, strict=True))
@@ -238,9 +238,9 @@ def _read_run(
 
     runs = frame[frame["run_id"].str.startswith(run_id)]
     if len(runs) != 1:
-        problem = "no chosen run has this id"
+        problem = "no chosen run has an id that begins with it"
         if len(runs):
-            problem = f"begins the ids of {len(runs)} runs"
+            problem = f"the ids of {len(runs)} chosen runs begin with it"
         remedy = "see run_id in python -m analysis roofline --csv -"
         raise ConfigError("--operations", run_id, problem, remedy)
     full_id = runs["run_id"].iloc[0]
@@ -366,12 +366,15 @@ def summarize_types(operations: pd.DataFrame) -> pd.DataFrame:
 
 
 def median_time(models: pd.DataFrame, levels: Levels, *columns: str) -> Estimate:
-    """Return the median share of the time under some verdicts together, with its 95% interval."""
+    """Return the median over models of a share of the time, with its 95% interval.
+
+    The share of a model is the sum of `columns`, such as the values of verdicts.
+    """
     return crossed_quantile(models[list(columns)].sum(axis=1), levels)
 
 
 def _run_sentences(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
-    """State where the time of a run goes, and what its operations would save at their roofs."""
+    """State where a run's time goes, and how much time would be saved at the roofs."""
     shares = {name.value: time[name.value] for name in RoofVerdict if time[name.value] > 0}
     others = {
         "without FLOPs": time["without_flops"],
@@ -404,8 +407,8 @@ def _type_sentences(
     """State what limits each type of operation, and the time by verdict."""
     drawn = counted(int(operations["drawn"].sum()), "operation")
     head = (
-        f"{drawn} of {counted(len(models), 'model')} are drawn: types of operation with FLOPs and "
-        f"at least {format_share(MINIMUM_SHARE)} of their model's time."
+        f"Drawn: {drawn} of {counted(len(models), 'model')}. These are the types of operation with "
+        f"FLOPs and at least {format_share(MINIMUM_SHARE)} of their model's time."
     )
     types = summarize_types(operations).to_dict("records")
     yield Paragraph(head, tuple(_type_sentence(row) for row in types))
@@ -415,7 +418,7 @@ def _type_sentences(
         if (models[name.value] > 0).any()
     ]
     rest = median_time(models, levels, "without_flops", "unplaced")
-    parts.append(f"without FLOPs {format_percent_interval(rest)}")
+    parts.append(f"without FLOPs or a rate {format_percent_interval(rest)}")
     yield (
         f"Of a model's profiled time, in the median (95% intervals over {levels.description}): "
         f"{'; '.join(parts)}."
@@ -437,7 +440,7 @@ def _type_sentence(row: dict[Any, Any]) -> str:
 
 
 class _TypeLook(NamedTuple):
-    """Types of operation with the same look, and their common entry in the legend."""
+    """Types of operation with the same look, and the label of their entry in the legend."""
 
     label: str
     types: list[str]
@@ -445,7 +448,7 @@ class _TypeLook(NamedTuple):
 
 
 def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> drawing.Figure:
-    """Draw the operations that take at least the minimum share of the time, a panel per roof.
+    """Draw the operations that take at least `MINIMUM_SHARE` of the time, in a panel per roof.
 
     For a single run, the area of a mark shows its share of the time.
     """
@@ -506,7 +509,7 @@ def _draw_marks(
 
 
 def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
-    """Yield the looks of all types; beyond `_MAX_TYPES`, the types of least weight are gray.
+    """Yield a look per type; beyond `_MAX_TYPES` types, the rarest ones share a gray look.
 
     Args:
         weights: Weight of each type, the largest first.

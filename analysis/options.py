@@ -23,7 +23,7 @@ from paradnn.core.schema import option as option
 ArgumentsT = TypeVar("ArgumentsT", bound="Arguments")
 #: The column of a condition such as "model.nodes>=1024".
 _CONDITION_COLUMN = re.compile(r"([\w.]+)\s*[=<>!]")
-_RUNS = "which runs (F, P and O take several: A,B)"
+_RUNS = "selection of runs (F, P and O may be lists such as A,B)"
 
 
 def unit_option() -> Any:
@@ -36,7 +36,14 @@ def unit_option() -> Any:
 
 
 def column_option(default: Any, text: str, metavar: str = "COLUMN", **settings: Any) -> Any:
-    """Return an option whose value names columns; see `Argument.metadata` for the settings."""
+    """Return an option whose value names columns.
+
+    Args:
+        default: Default of the option.
+        text: Its help text.
+        metavar: Its placeholder in --help.
+        **settings: Further entries of `Argument.metadata`.
+    """
     return option(default, text, metavar=metavar, names="columns", **settings)
 
 
@@ -46,7 +53,7 @@ def color_option(text: str) -> Any:
 
 
 def metric_option(purpose: str) -> Any:
-    """Return the option for the metric to show, explain or predict."""
+    """Return the option that names a metric, such as `metric_option("metric to predict")`."""
     default = "default: flops_utilization, else flops_per_second, else examples_per_second"
     return column_option(None, f"{purpose} ({default})", "M")
 
@@ -56,12 +63,12 @@ class Argument(NamedTuple):
 
     Attributes:
         name: Name of the field.
-        flag: The flag, such as --steady-only. A field named like a keyword of Python ends with an
-            underscore, which the flag lacks.
+        flag: The flag, such as --steady-only. If the name of the field ends with an underscore to
+            differ from a keyword of Python, the flag omits the underscore.
         kind: Type of a single value.
         default: Default of the field.
-        several: How a field with several values takes them: "commas" (A,B in one value), "repeat"
-            (the flag is repeatable) or "words" (separate words); empty for a single value.
+        several: How several values are written: "commas" (A,B in one value), "repeat" (the flag is
+            repeated) or "words" (separate words); empty if the field has a single value.
         pairs: Whether values are KEY=VALUE.
         choices: The allowed values; empty for any.
         metadata: What `option` recorded: `help`, bounds, `metavar`, `positional`, `group` (heading
@@ -85,7 +92,7 @@ class Argument(NamedTuple):
 
     @property
     def display_name(self) -> str:
-        """The name in messages: the flag, or what --help calls an argument without one."""
+        """The name in messages: the flag, or the name of a positional argument in --help."""
         if self.is_positional:
             return str(self.metadata.get("metavar") or self.name)
         return self.flag
@@ -106,7 +113,7 @@ class Argument(NamedTuple):
             return [self.flag, *texts]
         words = []
         for text in texts:
-            # Separate words that begin with a dash would be taken for flags.
+            # A separate word that begins with a dash would be parsed as a flag.
             words += [f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text]
         return words
 
@@ -207,10 +214,10 @@ def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) ->
 
 
 def read_arguments(cls: type[ArgumentsT], parsed: argparse.Namespace) -> ArgumentsT:
-    """Return the options of a parsed command line; absent ones keep their defaults.
+    """Return the options of a parsed command line; options that were not given have defaults.
 
     Raises:
-        ConfigError: If a value is out of bounds.
+        ConfigError: If a value is out of bounds, or not among the choices.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
@@ -224,7 +231,7 @@ def _parse_commas(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     if not parts:
         raise argparse.ArgumentTypeError(
-            f"{text!r} names nothing; write one value or several with commas between them"
+            f"{text!r} contains no value; write one or more values, separated by commas"
         )
     return parts
 
@@ -232,12 +239,12 @@ def _parse_commas(text: str) -> tuple[str, ...]:
 def _parse_pair(metavar: str, text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {metavar}")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form {metavar}")
     return key, value
 
 
 def command_line(options: Arguments) -> list[str]:
-    """Return the words of a command line that gives the same options, without defaults."""
+    """Return the words of a command line that sets these options; defaults are omitted."""
     ordered = sorted(arguments(type(options)), key=lambda argument: not argument.is_positional)
     words = []
     for argument in ordered:
@@ -307,9 +314,9 @@ class StoreChoice(Arguments):
     store: tuple[str, ...] = option(
         (),
         "tracking URI, or path of an mlflow.db, of a Parquet store or of a .zip of results; "
-        "repeatable: the column "
-        "`store` then names the store of a run (default: MLFLOW_TRACKING_URI, else this "
-        "checkout's)",
+        "if repeated, the column "
+        "`store` names the store of each run (default: MLFLOW_TRACKING_URI, else the store of this "
+        "checkout)",
         metavar="URI",
         several="repeat",
         group="store",
@@ -317,10 +324,14 @@ class StoreChoice(Arguments):
 
     @property
     def written(self) -> str | None:
-        """The store to write into; ConfigError if there are several."""
+        """The store to write into; None for the default store.
+
+        Raises:
+            ConfigError: If --store was given several times.
+        """
         if len(self.store) > 1:
-            remedy = "name the one to write into"
-            raise ConfigError("--store", list(self.store), "there are several", remedy)
+            remedy = "name one store"
+            raise ConfigError("--store", list(self.store), "only one can be written to", remedy)
         return next(iter(self.store), None)
 
     experiment: tuple[str, ...] = option(
@@ -350,7 +361,8 @@ class Selection(StoreChoice):
     )
     protocol: str | None = option(
         None,
-        "one timing protocol: quick, standard, or the beginning of the hash of another",
+        "one timing protocol: quick, standard, or the first characters of the hash of a different "
+        "one",
         metavar="NAME",
         group=_RUNS,
     )
@@ -358,9 +370,9 @@ class Selection(StoreChoice):
         (), "outcome of the runs, such as ok or oom_device (default: all)", metavar="O", group=_RUNS
     )
     since: str | None = option(
-        None, "started at or after, such as 2026-01-31 (UTC)", metavar="TIME", group=_RUNS
+        None, "started at this time (UTC) or later, such as 2026-01-31", metavar="TIME", group=_RUNS
     )
-    until: str | None = option(None, "started before", metavar="TIME", group=_RUNS)
+    until: str | None = option(None, "started before this time", metavar="TIME", group=_RUNS)
     tag: tuple[tuple[str, str], ...] = option(
         (), "tag of the runs, repeatable", metavar="KEY=VALUE", several="repeat", group=_RUNS
     )
@@ -371,9 +383,10 @@ class Selection(StoreChoice):
         several="repeat",
         group=_RUNS,
     )
-    unfinished: bool = option(False, "also runs that have no outcome", group=_RUNS)
+    unfinished: bool = option(False, "include runs without an outcome", group=_RUNS)
     reader: Literal["auto", "sql", "api"] = option(
         "auto",
-        "how the store is read; auto: by its tables if it is a database, else by MLflow's search",
+        "how to read the store: its tables (sql), MLflow's search (api), or its tables if it is a "
+        "database and MLflow's search otherwise (auto)",
         group=_RUNS,
     )

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-#: Largest number of characters of a text in the page, and of a column name or a value of a run.
+#: Largest numbers of characters: of a text on the page, and of a column name or a value of a run.
 _MAX_TEXT_LENGTH = 4000
 _MAX_NAME_LENGTH = 200
 #: Characters of a long name that remain before its digest.
 _SHORTENED_LENGTH = 60
-#: Control characters, half surrogates, and characters that change the direction of the text around
-#: them.
+#: Control characters, unpaired surrogates, and characters that change the direction of the text
+#: around them.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -28,10 +28,10 @@ _ADDRESS_COLUMNS = ("artifact_uri", "store")
 
 
 def to_plain_text(value: Any) -> Any:
-    """Return the text that a template writes for a value.
+    """Return a value as the text that a template writes.
 
-    The markup of the page itself stays as it is. Any other value becomes text without
-    invisible characters, shortened if it is long.
+    `Markup`, which is part of the page itself, is returned unchanged. Any other value becomes text
+    without invisible characters, shortened to `_MAX_TEXT_LENGTH`.
     """
     if isinstance(value, Markup):
         return value

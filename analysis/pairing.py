@@ -2,7 +2,7 @@
 
 `pair` returns a row for each point that both sides measured, so a ratio never compares different
 models. `point_id` cannot identify the points: it covers the platform, which differs between the
-sides. Statements about all points together, and verdicts, are in `paradnn.statistics.contrast`.
+sides. `paradnn.statistics.contrast` computes statistics and verdicts for all points together.
 
 The result has these columns:
 
@@ -32,9 +32,9 @@ value of `interval_source` states where the scatter of processes comes from:
 The result has these attrs:
 
 - `metric`;
-- `evidence`: the variances, effects and losses behind the ratios, for `Contrast`;
-- `unpaired_a`, `unpaired_b`: number of points that the other side lacks;
-- `alone`: for "a" and "b", the families that only this side measured;
+- `evidence`: the variances, effects and lost replicates behind the ratios, for `Contrast`;
+- `unpaired_a`, `unpaired_b`: number of points of this side that the other side lacks;
+- `alone`: for each side, "a" or "b", the families that only this side measured;
 - `unusable_a`, `unusable_b`: number of ok runs without a positive value;
 - `differ`: (values of A, values of B) by column, for the columns in which the sides differ and
   which are therefore not join columns;
@@ -65,6 +65,7 @@ from analysis.lazy import np, pd, stats
 from analysis.store.frame import families, is_ok, sort_by_family
 from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.metric import interval_names
+from paradnn.core.words import counted
 from paradnn.statistics.contrast import Evidence
 from paradnn.statistics.dependence import MINIMUM_POINTS, Component
 from paradnn.statistics.effects import (
@@ -127,7 +128,8 @@ _PLAUSIBLE_RANGES = {
     "reference_own": (-math.log(1e3), math.log(1e3)),
 }
 #: For each metric, the columns whose interval it inherits, and the sign of the exponent: 1 if the
-#: metric is proportional to the column, -1 if it is inversely proportional. The first usable wins.
+#: metric is proportional to the column, -1 if it is inversely proportional. The first columns with
+#: an interval are used.
 _INTERVAL_COLUMNS = {
     "step_time_ms": ((_STEP, 1), (_RATE, -1)),
     **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1))),
@@ -144,21 +146,21 @@ def pair(
 ) -> pd.DataFrame:
     """Return one row for each point that both sides measured, sorted by family and join columns.
 
-    Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join
-    columns are replicates of one point and are reduced to their median. The module's docstring
-    lists the columns and `attrs`.
+    Only runs with outcome ok and a positive `metric` are used. Runs of a side that agree in the
+    join columns are replicates of one point and are reduced to their median. The docstring of the
+    module lists the columns and `attrs` of the result.
 
     Args:
         a: Runs of A. `a.attrs["priors"]`, if set, overrides the priors of the scatter.
         b: Runs of B.
-        metric: A registered metric that has a better direction.
+        metric: A registered metric of which higher or lower values are better.
         on: Join columns; None to choose them by `join_columns`.
         carry: Numeric columns whose medians are added to the result.
 
     Raises:
-        ConfigError: If the metric has no better direction, or a side lacks it; if the sides share
-            runs; or if every point has runs on one side that differ in a configuration or platform
-            column, so that they are not replicates.
+        ConfigError: If the metric has no better direction or a side lacks it. If the sides share
+            runs. If the runs of a point are not replicates, and `on` is given or this holds for
+            every point.
     """
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
@@ -209,8 +211,8 @@ def pair(
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     """Require that differences between a family's ratios cannot be effects of sessions.
 
-    With one session per side, sessions shift all ratios by the same factor. With several, each may
-    contain different points, so the factor may differ between points.
+    If each side has one session, the sessions shift all ratios by the same factor. If a side has
+    several, each session may contain different points, so the factor may differ between points.
 
     Args:
         pairs: The result of `pair`.
@@ -228,12 +230,13 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     is_leveled = family in evidence.leveled
     if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_leveled:
         raise InsufficientData(
-            "its points were measured in several sessions, which may differ as much as they do"
+            "its points were measured in several sessions that the sides do not share; differences "
+            "between sessions may be as large as those between points"
         )
 
 
 def direction(metric: str) -> str:
-    """Return the better direction of a registered metric, "higher" or "lower".
+    """Return whether "higher" or "lower" values of a registered metric are better.
 
     Raises:
         ConfigError: If the metric is not registered, or has no better direction.
@@ -249,16 +252,16 @@ def direction(metric: str) -> str:
             "metric",
             metric,
             "has no better direction",
-            "choose for example examples_per_second",
+            "choose one that has, such as examples_per_second",
         )
     return better
 
 
 def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """Return the name of a metric at the machine's reference speed if both sides can use it.
+    """Return the counterpart of a metric at the machine's reference speed, else the metric itself.
 
-    They can if all runs of both sides have that metric, report plausible machine speeds and are
-    from one environment; two machines would have two references. Otherwise return `metric`.
+    The counterpart is used if all ok runs of both sides have it, report plausible machine speeds
+    and are from one environment. Different environments would have different reference speeds.
     """
     name = LEVELED.get(metric, "")
     ok = [_finished(side) for side in (a, b)]
@@ -281,7 +284,7 @@ def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
 
 
 def _finished(side: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that succeeded; all runs of a frame without outcomes."""
+    """Return the runs with outcome ok, or all runs if the frame has no outcomes."""
     if "outcome" not in side:
         return side
     return side[is_ok(side).to_numpy()]
@@ -292,9 +295,10 @@ def _scale_by_family_slope(
 ) -> pd.DataFrame:
     """Scale a side's values and their intervals to the reference speed with the family's slope.
 
-    The slope is estimated from all `runs` of the family. It replaces the slope of each run, which
-    is estimated from few blocks. The reference speed is defined by the best time of the reference
-    kernel in all `runs`, since a later measurement of the ceilings may have found a better time.
+    The slope is that of the log step time on the log time of the reference kernel. It is estimated
+    from all `runs` of the family and replaces the slope of each run, which is estimated from few
+    blocks. The reference speed is defined by the best time of the reference kernel in all `runs`,
+    since a later measurement of the ceilings may have found a better time.
 
     Args:
         side: Runs of one side.
@@ -322,7 +326,7 @@ def _scale_by_family_slope(
 
 
 def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> pd.DataFrame:
-    """Multiply the values of n runs, and the ends of their intervals, by factors (n,)."""
+    """Return n runs with the metric and the ends of its interval multiplied by factors (n,)."""
     return runs.assign(
         **{name: runs[name] * factor for name in (metric, *interval_names(metric)) if name in runs}
     )
@@ -332,7 +336,7 @@ def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
     """Require that both sides have the metric and share no run.
 
     Raises:
-        ConfigError: If they do not.
+        ConfigError: If a side lacks the metric, or a run is on both sides.
     """
     for name, side in (("A", a), ("B", b)):
         if metric not in side:
@@ -340,14 +344,14 @@ def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
                 "metric",
                 metric,
                 f"the runs of {name} do not have it",
-                "choose a metric of both sides",
+                "choose a metric that both sides have",
             )
     shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
     if shared:
         raise ConfigError(
             "A and B",
-            f"{len(shared)} runs",
-            "are on both sides",
+            counted(len(shared), "run"),
+            "must not be on both sides",
             "choose sides that do not overlap",
         )
 
@@ -373,7 +377,7 @@ def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tu
 
 
 def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
-    """Count the points of `rows` whose families were not kept."""
+    """Return the number of points in `rows` whose families are not in `kept`."""
     names = [
         name
         for name in map(str, rows.columns)
@@ -413,7 +417,7 @@ class _Match:
 
 
 class _Loss(NamedTuple):
-    """Replicates of A and of B that were lost, and those that were kept."""
+    """Numbers of replicates of A and of B that were lost, and that were kept."""
 
     lost: tuple[int, int]
     kept: tuple[int, int]
@@ -428,12 +432,12 @@ _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> _Match:
     """Match runs of A with runs of B by `join_columns`, or by the columns of `on`.
 
-    If runs of a point differ in a further column on one side, that column becomes a key too,
-    provided that the other side has one of their values or that both sides have runs without a
-    value. Otherwise the points concerned are omitted.
+    Runs of a point on one side may differ in a further column, so that they are not replicates.
+    That column becomes a key too if the sides share a value in it, or if both have runs without a
+    value. Otherwise these points are omitted.
 
     Raises:
-        ConfigError: If points would have to be omitted although `on` is given, or no point remains.
+        ConfigError: If points would be omitted although `on` is given, or if all would be omitted.
     """
     keys, differ = join_columns(a, b) if on is None else named_join_columns(on, a, b)
     further: tuple[str, ...] = ()
@@ -459,9 +463,12 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
                     ]
                 )
             )
-            problem = "are not replicates of one point, and the other side does not separate them"
+            problem = "differ at the same point, and the other side does not show which to compare"
             raise ConfigError(
-                f"runs of {'AB'[side]}", f"{column} = {values}", problem, f"choose one {column}"
+                f"runs of {'AB'[side]}",
+                f"{column} = {values}",
+                problem,
+                f"choose one value of {column}",
             )
         for _, name, points in mixed:
             counts[name] += len(points)
@@ -487,7 +494,7 @@ def _by_keys(
 def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the join columns of all runs, first those of A.
 
-    Types are made comparable: a column that is numeric on one side only becomes text.
+    Types are made comparable: if a column is numeric on only one side, it becomes text.
     """
     columns = {}
     for name in keys:
@@ -499,7 +506,7 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
 
 
 def _find_mixed_points(matched: _Match) -> Iterator[_Mixed]:
-    """Yield the columns in which runs of a point differ on one side, with these points."""
+    """Yield each column in which runs of a point differ on one side, as `_Mixed`."""
     names = [
         name
         for name in map(str, matched.runs)
@@ -521,8 +528,8 @@ def _separating_columns(
 ) -> Iterator[str]:
     """Yield the columns that separate the runs of mixed points.
 
-    A column separates them if both sides have runs of these points with the same value, or runs
-    without a value.
+    A column separates them if both sides have runs of these points with the same value, or if both
+    sides have runs of these points without a value.
 
     Args:
         matched: The matched runs.
@@ -624,7 +631,16 @@ def _evidence(
     missing: dict[str, tuple[int, int]],
     metric: str,
 ) -> Evidence:
-    """Collect the variances, effects and losses behind the ratios, for `Contrast`."""
+    """Collect the variances, effects and lost replicates behind the ratios, for `Contrast`.
+
+    Args:
+        matched: The matched runs.
+        measured: The runs that count.
+        sides: Result of `_by_point` for A and for B.
+        losses: Lost and kept replicates of the families that lost more on one side.
+        missing: Numbers of points that only A, and that only B measured, by family.
+        metric: The compared metric.
+    """
     schedule = measured.schedule
     interaction: dict[str, Effect] = {}
     leveled: dict[str, Component] = {}
@@ -738,7 +754,7 @@ def _by_point(matched: _Match, measured: _Measured, metric: str, number: int) ->
 
 
 def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return each run's value, the log distances to its interval's ends, and its processes."""
+    """Return a row per run: value, log distances to the interval's ends, number of processes."""
     below, above = _interval_distances(frame, metric)
     processes = np.ones(len(frame))
     if "processes" in frame:
@@ -754,7 +770,7 @@ def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _rarer_levels(matched: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.ndarray[Any, Any]:
-    """Estimate for each point whether its runs take one of two levels (`rarer_level`).
+    """Estimate for each point how often its runs take the rarer of two levels (`rarer_level`).
 
     Points of a family share the estimate. Both results are 0 for a family with several sessions,
     since effects of sessions look like levels.
@@ -791,8 +807,8 @@ def _scatter_of_units(
 
     A measurement is a session of a point, a run, or a process of the only run. The prior of process
     scatter is updated with the mean variance of the family, and applies to its points. If at least
-    `MINIMUM_POINTS` points have several measurements, they define the prior for each other instead
-    (`moderate_variances`).
+    `MINIMUM_POINTS` points of the family have a sample variance, their variances define the prior
+    instead (`moderate_variances`).
 
     Returns:
         (p,) arrays: `variance`; `pooled`, the mean variance of the family, for sums over all of its
@@ -864,7 +880,7 @@ def _sample_scatter(
     """
     units = summary["units"].to_numpy(dtype="float64")
     processes = summary["processes"].to_numpy()
-    # The recorded interval of a run of several processes is Student's over them.
+    # The recorded interval of a run of several processes is Student's interval over the processes.
     by_process = (units == 1) & (processes >= 2) & np.isfinite(half_width)
     count = np.where(by_process, processes, units)
     freedom = count - 1
@@ -933,7 +949,7 @@ def _interval_distances(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, n
 
 
 def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -> pd.DataFrame:
-    """Return the columns RESULT_COLUMNS of all points.
+    """Return a row per paired point with the columns RESULT_COLUMNS.
 
     Args:
         a: Values of A from `_by_point`.
@@ -986,7 +1002,7 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -
 
 
 def _point_component(evidence: Evidence) -> Component:
-    """Return the variance (p,) of the log ratio of each point alone."""
+    """Return the variance of the log ratio of each point (p,), with degrees of freedom."""
     sides = [
         Component(variance, freedom)
         for variance, freedom in zip(evidence.variance, evidence.freedom, strict=True)
@@ -1022,11 +1038,11 @@ def _point_bias(evidence: Evidence) -> np.ndarray[Any, Any]:
 def _missing(
     a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]
 ) -> tuple[dict[str, tuple[int, int]], _Losses]:
-    """Find points and replicates that only one side lacks.
+    """Count points and replicates that one side lacks.
 
-    A replicate is lost if it failed, or if its number is absent below the highest number. If one
-    side of a family lost more replicates than the other (Fisher's exact test), its slow runs may be
-    the ones that are missing.
+    A replicate is lost if it failed, or if its number is absent although a higher number is
+    present. If one side of a family lost more replicates than the other (Fisher's exact test), the
+    lost replicates may be its slowest.
 
     Args:
         a: Runs of A.
@@ -1035,9 +1051,9 @@ def _missing(
         on: The join columns.
 
     Returns:
-        For each family, the number of points that both sides tried but only A measured, and the
-        number that only B measured. For each family of which one side lost more replicates, its
-        lost and kept replicates.
+        By family, the number of points that both sides tried but only A measured, and the number
+        that only B measured. By family, the lost and kept replicates; only families of which one
+        side lost more replicates are included.
     """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}
@@ -1062,7 +1078,7 @@ def _missing(
 def _count_replicates(
     tried: Sequence[pd.DataFrame], metric: str, on: Sequence[str]
 ) -> pd.DataFrame:
-    """Count the replicates of each point on each side that were `kept`, and those that were `lost`.
+    """Count the kept and the lost replicates of each point on each side.
 
     Args:
         tried: The finished runs of A and of B.
@@ -1070,7 +1086,7 @@ def _count_replicates(
         on: The join columns.
 
     Returns:
-        The counts by family, point and side.
+        Columns `kept` and `lost`, indexed by family, number of the point, and side.
     """
     rows = _stacked(tried[0], tried[1], on)
     numbers = [side.get("replicate", pd.Series(-1, side.index)) for side in tried]
@@ -1091,7 +1107,7 @@ def _count_replicates(
 
 
 def _carried(name: str, matched: _Match) -> np.ndarray[Any, Any]:
-    """Return the median of a column over all runs of each paired point, those of A and of B."""
+    """Return the median of a column per paired point, over the runs of both sides together."""
     values = matched.runs.get(name, pd.Series(np.nan, matched.runs.index)).astype("float64")
     medians: np.ndarray[Any, Any] = (
         values.groupby(matched.point).median().reindex(matched.both).to_numpy()

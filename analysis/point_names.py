@@ -26,8 +26,8 @@ def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[s
     Args:
         points: One row per point, with all columns of the configuration.
         differing: Configuration columns in which the two sides of a comparison differ, and which
-            `points` therefore lacks. If a size of the model is among them, the name is the family
-            followed by the sizes that vary.
+            `points` therefore lacks. If a size of the model is among them, a name consists of the
+            family, the batch size and the columns of `points` that vary.
     """
     is_model_known = not any(name.startswith("model.") for name in differing)
     sizes = [name for name in map(str, points) if _is_size(name)]
@@ -60,7 +60,7 @@ def _names(
     Args:
         points: One row per point.
         sizes: Columns of the sizes of models.
-        settings: Columns whose values follow the batch size.
+        settings: Columns whose values are written after the batch size.
         is_model_known: Whether the rows have every size of their models.
     """
 
@@ -103,7 +103,8 @@ def describe_rows(
 
     Args:
         points: One row per point.
-        names: The columns that a description depends on. Rows that are equal in them share one.
+        names: The columns that a description depends on. `describe` is called once for all rows
+            with the same values in them.
         describe: Returns the description of a row.
     """
     rows = points[[name for name in dict.fromkeys(names) if name in points]]
@@ -113,13 +114,14 @@ def describe_rows(
 
 
 def model_name(values: Row, batch: str = "") -> str:
-    """Return family and size of a model as names of runs do, such as "fc 4x1024".
+    """Return family and size of a model, such as "fc 4x1024", in the format of names of runs.
 
     If this version does not know the family or one of its options, return the family alone.
 
     Args:
         values: A row of a frame.
-        batch: Format of the batch size, which follows if it is known.
+        batch: Format of the batch size, such as " b{:.0f}", which is appended if the batch size is
+            known; empty to omit it.
     """
     family = str(values["family"])
     name = family
@@ -161,7 +163,7 @@ def _model_size(family: str, values: Row) -> str | None:
 
 
 def _option_value(value: Any) -> Any:
-    """Return an option's value. The store holds a list of numbers as JSON."""
+    """Return an option's value; a list, which the store holds as JSON text, becomes a tuple."""
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
         return tuple(read_json(value))
     return value

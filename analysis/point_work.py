@@ -1,12 +1,13 @@
 """The operations of measured points with their times, for the model of upgrades.
 
-A profiled point has one operation for each type in its table of operations, with a measured time
-each. The operations of other points follow from their layers, and the step time is the only
-measured time. A point whose model this version cannot build counts as one operation with the
-recorded FLOPs and bytes.
+A profiled point has one operation for each type in its table of operations, and each operation has
+a measured time. The operations of other points are computed from their layers, and the step time
+is their only measured time. A point whose model this version cannot build counts as one operation
+with the recorded FLOPs and bytes.
 
 Waiting for input and exchanges between devices do not depend on the arithmetic and memory of a
-device. Their time is kept apart as fixed time, and so is the time of operations with unknown work.
+device. Their time is recorded separately as fixed time, and so is that of operations with unknown
+work.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ LIMITS = ("compute", "memory", "overhead", *FIXED)
 _INPUT_TYPE = r"(?i)infeed|IteratorGetNext"
 #: Types of matrix products and convolutions.
 _PRODUCT_TYPES = r"(?i)matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion"
-#: First word of the groups of profiled operations.
+#: First word of the names of groups of profiled operations.
 _PROFILE = "profile"
-#: Largest standard deviation of log times around their fit; with more, the fit is rejected.
+#: Largest standard deviation of log times around their fit with which the fit is accepted.
 _MAX_SPREAD = 0.5
 #: Settings beyond device and precision that change how fast the same operations run.
 _FIT_SETTINGS = ("family", "mode", "compile", "framework.name", "model.direction")
@@ -50,7 +51,7 @@ class _TimedPart(NamedTuple):
         point: Position of the point among the points with known work.
         group: Key of the group whose times share a fit.
         seconds: The measured time.
-        operations: FLOPs, bytes and calls of each operation.
+        operations: FLOPs per call, bytes per call, and calls of each operation.
     """
 
     point: int
@@ -61,7 +62,7 @@ class _TimedPart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PointWork:
-    """Measured times of points.
+    """Operations and measured times of points.
 
     Attributes:
         points: The p points, one row each.
@@ -109,7 +110,7 @@ class PointWork:
 
 
 def measured_work(points: pd.DataFrame, store: Sequence[str]) -> PointWork:
-    """Return the operations of measured points with their times, and read their profiles.
+    """Return the operations of measured points with their times, from their profiles if present.
 
     Args:
         points: One row per point.
@@ -128,7 +129,8 @@ def measured_work(points: pd.DataFrame, store: Sequence[str]) -> PointWork:
     measured = point_work(ok, types)
     if not len(measured.work.seconds):
         raise InsufficientData(
-            "no point has a step time and known work; measure some, such as paradnn train model=fc"
+            "no point has a step time and known work; measure a point, for example: paradnn train "
+            "model=fc"
         )
     return measured
 
@@ -157,7 +159,8 @@ class FittedWork(NamedTuple):
     Attributes:
         measured: The times that a fit explains.
         groups: The fits.
-        unexplained: Number of points by the name of the group whose fit does not explain them.
+        unexplained: Number of points whose fit was rejected, by family and device, such as "fc on
+            V100".
     """
 
     measured: PointWork
@@ -168,15 +171,15 @@ class FittedWork(NamedTuple):
 def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
     """Fit the times of each group.
 
-    A group whose times scatter too much around their fit is excluded: something other than
-    arithmetic, memory and overhead takes its time, such as waiting for input.
+    A group of whole steps is excluded if its times scatter too much around their fit. Something
+    other than arithmetic, memory and overhead then takes the time, such as waiting for input.
 
     Args:
         measured: The measured times.
         roofs: The ceilings of each device and precision. They are the prior means of the fits.
 
     Raises:
-        InsufficientData: If no fit explains its times.
+        InsufficientData: If the fits of all groups are rejected.
     """
     from paradnn.forecast.upgrades import OperationLimits
 
@@ -289,7 +292,7 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
 
 
 def _classified(types: pd.DataFrame) -> pd.DataFrame:
-    """Mark the types of operation that wait for input, exchange data, or are products."""
+    """Return types of operation with the columns `is_input`, `is_transfer` and `is_product`."""
     if "type" not in types:
         return types
     is_input = types["type"].str.contains(_INPUT_TYPE)
@@ -303,9 +306,17 @@ def _classified(types: pd.DataFrame) -> pd.DataFrame:
 def _profiled_parts(
     position: int, row: Mapping[Any, Any], table: pd.DataFrame
 ) -> tuple[list[_TimedPart], np.ndarray]:
-    """Return the types of operation of a profile, and the seconds of its fixed time (`FIXED`).
+    """Return a part per type of operation of a profile, and its fixed times.
 
     A profile may cover many steps, so the work per step is the rate times the seconds per step.
+
+    Args:
+        position: Position of the point among the points with known work.
+        row: The point.
+        table: The types of operation of its profile.
+
+    Returns:
+        The parts, and the seconds of each kind of fixed time in the order of `FIXED`.
     """
     step = float(row["step_time_ms"]) / 1e3
     seconds = table["share"].fillna(0.0) * step
@@ -329,7 +340,10 @@ def _profiled_parts(
 
 
 def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart], np.ndarray]:
-    """Return a step as one measured time, and the seconds of its fixed time (`FIXED`)."""
+    """Return a step as a single part, and the seconds of each kind of fixed time (`FIXED`).
+
+    There is no part if the work of the step is unknown.
+    """
     step = float(row["step_time_ms"]) / 1e3
     infeed = float(row.get("infeed_fraction", 0.0) or 0.0)
     if not 0 < infeed < 1:
@@ -344,9 +358,10 @@ def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart]
 
 
 def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
-    """Yield FLOPs, bytes and calls of the operations of a point's layers; nothing if unknown.
+    """Yield FLOPs per call, bytes per call and calls of the operations of a point's layers.
 
-    The remaining traffic of the step counts as one elementwise operation per product.
+    The traffic of the step that exceeds the traffic of its products counts as one elementwise
+    operation per product. Nothing is yielded if the layers are unknown.
     """
     from analysis.atlas.points import get_text, model_from_row
 
@@ -387,7 +402,7 @@ def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, fl
 
 
 def _recorded_operation(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
-    """Yield the recorded work of a step as one operation, if there is any."""
+    """Yield the recorded FLOPs and bytes of a step as one operation with one call, if any."""
     flops = _number(row, "flops_per_step")
     moved = _number(row, "bytes_per_step")
     intensity = _number(row, "arithmetic_intensity")

@@ -37,7 +37,7 @@ def price_option(benefit: str, **attributes: Any) -> Any:
 
 @dataclass(frozen=True)
 class PriceList:
-    """Prices of an hour.
+    """Prices per hour of devices and hosts.
 
     Attributes:
         per_hour: Price by device or host.
@@ -58,15 +58,15 @@ class PriceList:
 def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
     """Read the values of --price.
 
-    Later values override earlier ones. Entries of a table for other devices are ignored.
+    Later values override earlier ones. Entries of a table for devices that no run used are ignored.
 
     Args:
         given: The values, each DEVICE=PRICE or the name of a table.
         frame: The runs, whose devices and hosts may have prices.
 
     Raises:
-        ConfigError: If a price is not a positive number, no run is of a device, or tables have
-            different currencies.
+        ConfigError: If a price is not a positive number, if no run used a given device or host, or
+            if tables have different currencies.
     """
     devices = sorted(frame["device"].dropna().unique())
     known = {*devices}
@@ -108,7 +108,7 @@ def _unused_tables_error(tables: Mapping[str, Prices], devices: Collection[str])
     """Return the error for tables that have no price of any device or host of the runs."""
     entries = [", ".join(table.per_hour) for table in tables.values()]
     contents = "; ".join(entries) or "nothing"
-    remedy = f"runs are of {', '.join(devices)}"
+    remedy = f"name a table with prices of {', '.join(devices)}"
     return ConfigError("--price", next(iter(tables)), f"has prices of {contents}", remedy)
 
 
@@ -136,8 +136,8 @@ def with_costs(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
         prices: Given prices, which override those that runs recorded.
 
     Returns:
-        The frame with the metrics `paradnn.store.metrics.COSTS`, with intervals where the
-        underlying metrics have them, and with `PRICE` and `price_currency`.
+        The frame with the metrics `paradnn.store.metrics.COSTS`, `PRICE` and `price_currency`. A
+        cost has an interval if the metric from which it is computed has one.
     """
     given = _given_prices(frame, prices)
     price = given.fillna(_numbers(frame, PRICE))
@@ -158,10 +158,11 @@ def with_costs(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
 
 
 def _given_prices(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
-    """Return the given price of an hour of each run, or NaN."""
+    """Return the price of an hour of each run's devices or host; NaN if --price lacks both."""
     per_device = frame["device"].map(prices.per_hour).astype("float64")
     if "devices" in frame and "platform.name" in frame:
-        # The devices of a CPU are cores of its hosts; other devices are chips with a price each.
+        # CPU devices are cores, so their price counts per host. Other devices are chips, each of
+        # which has the price.
         is_cpu = frame["platform.name"].eq("cpu")
         hosts = _numbers(frame, "hosts", default=1.0)
         per_device *= _numbers(frame, "devices").where(~is_cpu, hosts).fillna(1.0)

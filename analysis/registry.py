@@ -24,12 +24,12 @@ from paradnn.core.registry import Registry
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 ResultT = TypeVar("ResultT", bound=Result, covariant=True)
-#: Purpose for which an analysis selects runs.
+#: What an analysis uses of runs, which determines the runs that it gets.
 #: "steps": times of steps; a run of a scenario counts for the steps that it timed, unless options
 #: name a metric of its queries.
 #: "queries": results of scenarios.
-#: "untimed": times do not matter, and neither does whether runs are steady.
-#: "none": every run counts, and no check excludes any.
+#: "untimed": neither times nor steadiness matter.
+#: "none": all runs; no check excludes any.
 Gate = Literal["steps", "queries", "untimed", "none"]
 
 
@@ -61,20 +61,22 @@ class Analysis(Generic[OptionsT, ResultT]):
         function: The function itself.
         summary: One line for the list of commands.
         example: A command line for --help.
-        description: Text of --help; by default the module's docstring after its first colon.
-        gate: Purpose for which the quality gate selects runs.
+        description: Text of --help; by default the module's docstring after the command's name.
+        gate: What the analysis uses of runs, by which the quality checks select them.
         title: Heading in the report.
         reading: One or two sentences on how to read the result.
         section: Whether the report has a section per system, one for all systems, or one per pair
             of systems; empty for none.
         order: Position among the sections of the report.
-        list_sections: Returns the sections that some runs have data for; by default one.
+        list_sections: Returns the sections for which the given runs have data; None for a single
+            section.
         has_figure: Whether the result has a figure.
         columns: Columns to read from the store; None for all.
         requires_one_protocol: Whether the command line passes only runs of one protocol. Set for an
             analysis that would reject heterogeneous runs group by group.
         accepts_no_runs: Whether an empty frame is a valid input.
-        load_frame: Reads the frame from another source if the options name one, else returns None.
+        load_frame: Reads the frame from a different source if the options name one, else returns
+            None.
         name: Name of the command; by default the name of the function, with dashes.
     """
 
@@ -108,7 +110,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         attributes["__wrapped__"] = function
 
     def __call__(self, frame: pd.DataFrame, options: OptionsT | None = None) -> ResultT:
-        """Analyze the runs of a frame that pass the gate.
+        """Analyze the runs of a frame that pass the quality checks of the gate.
 
         Args:
             frame: One row per run.
@@ -118,7 +120,7 @@ class Analysis(Generic[OptionsT, ResultT]):
             The result. Its `quality` reports which runs were excluded or flagged.
 
         Raises:
-            InsufficientData: If no run passes the gate, or too few for this analysis.
+            InsufficientData: If no run passes the checks, or too few do for this analysis.
         """
         options = options or self.options()
         if self.gate == "none":
@@ -147,7 +149,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         return replace(result, quality=quality, caveats=caveats)
 
     def sections(self, rows: pd.DataFrame) -> Iterator[SectionSpec]:
-        """Yield the sections that some runs have data for, with options, title and reading set."""
+        """Yield the sections for which `rows` have data, with options, title and reading set."""
         if self.list_sections is None:
             specs: Iterable[SectionSpec] = (SectionSpec(),)
         else:

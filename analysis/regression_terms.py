@@ -68,7 +68,7 @@ def encode(
         log: Whether to take logarithms of numbers.
 
     Returns:
-        The terms (rows x terms), and the base of each column of texts.
+        The terms (rows x terms), and the base of each column of texts by its name.
 
     Raises:
         ConfigError: If `log` is set and a number is not positive.
@@ -96,10 +96,19 @@ def encode(
 
 
 def logarithms(values: Any, name: str, remedy: str) -> Any:
-    """Return natural logarithms; raise ConfigError with the remedy if a value has none."""
+    """Return the natural logarithms of values.
+
+    Args:
+        values: The values.
+        name: The column of the values, for the message.
+        remedy: End of the message.
+
+    Raises:
+        ConfigError: If a value is zero or negative.
+    """
     if (values <= 0).any():
         raise ConfigError(
-            "--log-scale", name, f"holds {values.min():g}, which has no logarithm", remedy
+            "--log-scale", name, f"contains {values.min():g}, which has no logarithm", remedy
         )
     return np.log(values)
 

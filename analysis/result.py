@@ -73,16 +73,16 @@ class Result:
 
     Attributes:
         sources: Ids of the runs that the result is computed from.
-        numbers: The table.
+        numbers: The table of results.
         answer: The answer, with which text, report and JSON begin.
         pooled: Differences among runs that were pooled on request; empty if they were homogeneous.
         quality: Which runs the checks excluded or flagged; None if the analysis checks no runs.
         set_aside: Which group of heterogeneous runs the result is about, and how to see the others.
         sentences: The findings as text.
         picture: Draws the figure; None if there is nothing to draw.
-        stands_out: The finding that a page shows first.
-        rows: Tables of text with their titles, which a terminal shows instead of the numbers. The
-            first column of a table with a title names its rows. Empty to show the numbers, None to
+        stands_out: The finding that a page shows first; None for no such finding.
+        rows: (title, table) pairs with text that a terminal shows instead of the numbers. If the
+            title is not empty, the first column names the rows. Empty to show the numbers, None to
             show no table.
         metrics: Metrics that the result is about, if the columns of the table do not name them.
         caveats: Limits of the findings, which text and figure state next to them.
@@ -107,12 +107,12 @@ class Result:
         return self.numbers
 
     def headline(self) -> Highlight | None:
-        """Return the finding that a page shows first, if there is one."""
+        """Return the finding that a page shows first, or None."""
         return self.stands_out
 
     @property
     def drawable(self) -> bool:
-        """Whether there is anything to draw."""
+        """Whether the result has a figure and a table that is not empty."""
         return self.picture is not None and len(self.table) > 0
 
     def paragraphs(self) -> list[Paragraph]:
@@ -139,7 +139,7 @@ class Result:
         return [_as_paragraph(part) for part in parts]
 
     def opening(self) -> str:
-        """Return the answer as a sentence; the first finding if an analysis gives no answer."""
+        """Return the answer, or the first finding if there is no answer; empty without both."""
         paragraphs = self.paragraphs()
         return paragraphs[0].head if paragraphs else ""
 
@@ -152,7 +152,7 @@ class Result:
             limit: Largest number of lines.
 
         Returns:
-            The lines, and the number of lines that are omitted.
+            Up to `limit` lines, and the number of further lines, which are omitted.
         """
         findings = self.paragraphs()
         limits = self.limits()
@@ -169,7 +169,7 @@ class Result:
         return texts[:limit], max(0, len(texts) - limit)
 
     def text(self) -> str:
-        """Return the findings as text, one line per paragraph or list item."""
+        """Return the answer, findings and limits as text, one line per paragraph or list item."""
         return "\n".join(map(str, self.paragraphs()))
 
     def as_json(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Result:
             if self.caveats:
                 drawing.add_caveats(drawn, self.caveats)
             drawn_width, height = drawn.get_size_inches()
-            # An analysis of another package may not use `analysis.drawing`.
+            # The figure of another package's analysis may be drawn without `analysis.drawing`.
             if width is not None and drawn_width != width:
                 drawn.set_size_inches(width, height * width / drawn_width)
             # Matplotlib makes tick labels when it draws: draw while the page's settings apply.
@@ -264,12 +264,15 @@ def _json_value(value: Any) -> Any:
 
 
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], *, pool: bool) -> str:
-    """Return the differences within groups in environment, protocol and schema; empty if none.
+    """Return how the runs within groups differ in environment, protocol and schema, as text.
 
     Args:
         frame: The runs.
-        by: Columns of the groups.
+        by: The columns that define the groups.
         pool: Whether heterogeneous runs of a group are pooled.
+
+    Returns:
+        The differences; empty if the runs of every group are homogeneous.
 
     Raises:
         HeterogeneousError: If the runs of a group differ and `pool` is not set.
@@ -285,7 +288,7 @@ def pooled_within(frame: pd.DataFrame, by: Sequence[str], *, pool: bool) -> str:
 
 
 def joined(differences: Iterable[str]) -> str:
-    """Join differences to one text, without repetitions and empty texts."""
+    """Return differences joined by semicolons, without repetitions and empty texts."""
     return "; ".join(dict.fromkeys(difference for difference in differences if difference))
 
 

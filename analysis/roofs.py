@@ -27,10 +27,10 @@ Sheets = Callable[[str], Any]
 
 
 class RoofVerdict(StrEnum):
-    """What limits a model or an operation; tables contain the values of this enumeration.
+    """Limit of a model or an operation; tables contain the values of this enumeration.
 
-    Only an operation can be "between devices": its bytes cross the links between devices, whose
-    rate is not a ceiling of this roof.
+    Only an operation can be "between devices". Its bytes cross the links between devices, and the
+    rate of links is not a ceiling of the roof.
     """
 
     MEMORY = "memory-bound"
@@ -65,12 +65,12 @@ class Roof:
     Attributes:
         device: Name of the device.
         precision: Precision of the arithmetic.
-        peak: FLOP/s; None if unknown.
-        bandwidth: B/s; None if unknown.
+        peak: Peak rate in FLOP/s; None if unknown.
+        bandwidth: Memory bandwidth in B/s; None if unknown.
         peak_source: "measured", "specification" or "unknown".
         bandwidth_source: Source of the bandwidth, with the same values.
         ridge_low: Lowest ridge point of all measured pairs of ceilings, in FLOP/B; the ridge itself
-            if there is one pair.
+            if there is a single pair, None if a ceiling is unknown.
         ridge_high: Highest ridge point of all measured pairs of ceilings, in FLOP/B.
         peak_is_low: Whether the peak is a lower bound, see `analysis.ceilings`.
         bandwidth_is_low: Whether the bandwidth is a lower bound.
@@ -91,7 +91,10 @@ class Roof:
 
     @property
     def ridge(self) -> float | None:
-        """The intensity in FLOP/B above which arithmetic limits: peak / bandwidth."""
+        """Peak / bandwidth: the intensity in FLOP/B above which arithmetic is the limit.
+
+        None if a ceiling is unknown.
+        """
         if self.peak is None or self.bandwidth is None:
             return None
         return self.peak / self.bandwidth
@@ -130,7 +133,7 @@ class Roof:
 
 
 class PlacedModels(NamedTuple):
-    """Models under their roofs.
+    """Models placed under the roofs of their devices.
 
     Attributes:
         points: One row per run, with run_id, device, precision, family, further settings that vary
@@ -177,8 +180,9 @@ def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
     """Find the roof of every device and precision of a frame.
 
     A ceiling is the median over the runs that recorded a measured one. Ceilings that are too low
-    (see `analysis.ceilings`) count only if there are no others. In that case the highest of them is
-    used, as a lower bound. If no run has a measured ceiling, the data sheet's is used.
+    (see `analysis.ceilings`) are used only if there are no others. In that case the highest of them
+    is the ceiling, as a lower bound. If no run has a measured ceiling, that of the data sheet is
+    used.
 
     Args:
         frame: One row per run.
@@ -215,7 +219,7 @@ def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
 class _Ceiling(NamedTuple):
     """A ceiling with its source.
 
-    `used` has the ceiling of each run from which `value` is computed, NaN for other runs.
+    `used` holds the ceilings of the runs from which `value` is computed, and NaN for other runs.
     """
 
     value: float | None
@@ -238,14 +242,17 @@ def _find_ceiling(group: pd.DataFrame, column: str, specified: float | None) -> 
 
 
 def find_verdict(intensity: Any, roof: Roof) -> np.ndarray:
-    """Return what limits at each intensity: memory left of the ridge, else arithmetic.
+    """Return the verdict at each intensity: memory-bound below the ridge, else compute-bound.
 
     If measured ceilings differ between runs, the verdict is "at the ridge" between the lowest and
-    the highest ridge point. It is "unknown" without both ceilings or without an intensity.
+    the highest ridge point. It is "unknown" if a ceiling or the intensity is unknown.
 
     Args:
         intensity: Arithmetic intensities in FLOP/B, of any shape.
-        roof: The roof of device and precision.
+        roof: The roof of the device at the precision.
+
+    Returns:
+        Values of `RoofVerdict`, of the same shape.
     """
     values = np.asarray(intensity, dtype="float64")
     low = roof.ridge if roof.ridge_low is None else roof.ridge_low
@@ -309,7 +316,10 @@ def group_columns(points: pd.DataFrame) -> list[str]:
 
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add missing columns that place a run; unknown numbers are NaN, texts "... not recorded"."""
+    """Return runs with all columns that are needed to place them.
+
+    Unknown numbers are NaN; an unknown device, precision or family is "... not recorded".
+    """
     rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMERIC_COLUMNS, *_ROOF_COLUMNS])))
     places = {
         name: rows[name].astype("object").where(rows[name].notna(), not_recorded(name))
@@ -381,7 +391,7 @@ def _descriptive_columns(rows: pd.DataFrame) -> list[str]:
 
 
 def _with_shares(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
-    """Add attainable rate, share, verdict and source of the ceilings.
+    """Return points with their attainable rate, share, verdict and source of the ceilings.
 
     Rows are sorted by device, precision and family, and then by share, highest first.
     """
@@ -411,7 +421,7 @@ def _with_shares(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
 def draw_roofs(
     axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()
 ) -> None:
-    """Draw a roof on logarithmic scales whose ranges include some points and the ridge.
+    """Draw a roof on logarithmic scales whose ranges include the given points and the ridge.
 
     Args:
         axes: The panel.
@@ -443,7 +453,7 @@ def draw_roofs(
 def _draw_ceilings(
     axes: drawing.Axes, roof: Roof, limits: tuple[float, float], look: dict[str, Any]
 ) -> None:
-    """Draw both ceilings; a single known one is dotted."""
+    """Draw both ceilings, or a dotted line if only one of them is known."""
     left, right = limits
     intensity = np.array([left, roof.ridge or left, right])
     rate = np.minimum(roof.peak or np.inf, intensity * (roof.bandwidth or np.inf))
@@ -474,7 +484,7 @@ def format_roof(roof: Roof) -> str:
 
 
 def roof_sentences(roof: Roof) -> str:
-    """Return the ceilings with their sources, and the remedy for unknown or too low ones."""
+    """Return the ceilings and their sources as text, with a remedy if one is unknown or too low."""
     text = f"{roof.device} in {roof.precision}: {format_roof(roof)}"
     if roof.ridge is None:
         return f"{text}. Measure the ceilings: python -m paradnn.ceilings"

@@ -1,7 +1,7 @@
 """Two sides of a comparison, as a user names them on the command line.
 
-Every comparison of two sides selects its runs with this module. The sentences about further runs,
-sessions and unpaired points, which all comparisons share, are here as well.
+Every comparison of two sides selects its runs with this module. The module also writes the
+sentences that all comparisons share: those on further runs, sessions and unpaired points.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from paradnn.store.metrics import metric as registered
 #: Columns of a pair that are always shown, even if they do not vary.
 KEPT = ("family", "a", "b", "speedup", "speedup_low", "speedup_high", "interval_source")
 
-#: Characters of a name that sentences write out; longer ones become A and B.
+#: Largest number of characters of a side's name in sentences. If a name is longer, the sides are
+#: called A and B.
 _LONGEST_NAME = 32
 _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
-#: Values of a column that an error message lists.
+#: Largest number of values of a column that an error message lists.
 _LISTED_VALUES = 6
 #: Share of points below which an event is too rare to be worth a caveat.
 _RARE_SHARE = 0.01
@@ -70,7 +71,12 @@ _MIN_STATED_VARIANCE_SHARE = 0.1
 
 
 def side_option(side: str, prefix: str = "") -> Any:
-    """Declare the option that holds the conditions of one side's runs."""
+    """Return the option for the conditions that select the runs of one side.
+
+    Args:
+        side: "A" or "B".
+        prefix: Start of the help text.
+    """
     text = f"{prefix}condition of side {side}'s runs, repeatable"
     return option((), text, metavar="COLUMN=VALUE", several="repeat", names="conditions")
 
@@ -95,7 +101,10 @@ class PairedOptions(Options):
     )
 
     def side_devices(self) -> list[set[str]]:
-        """Return each side's possible devices; an empty list if a side does not restrict them."""
+        """Return the devices that each side's conditions allow.
+
+        The list is empty if the conditions of a side do not restrict the device.
+        """
         devices = []
         for argument in arguments(type(self)):
             if argument.metadata.get("names") != "conditions":
@@ -150,7 +159,8 @@ class Sides:
     def join_on(self, names: Sequence[str] | None) -> list[str] | None:
         """Return the columns that --on names, with or without `model.`; None for the default.
 
-        A column that only one side has is accepted here: `pair` says which side lacks it.
+        A column that only one side has is accepted here; `pair` raises an error that names the
+        other side.
 
         Raises:
             ConfigError: If neither side has the column.
@@ -164,11 +174,11 @@ class Sides:
         return columns
 
     def describe_differences(self, pairs: pd.DataFrame, noun: str = "point") -> Iterator[str]:
-        """Yield differences of the sides beyond their conditions, and points without a counterpart.
+        """Yield sentences on differences of the sides beyond their conditions, and omitted points.
 
         Args:
-            pairs: The pairs of both, as `pair` returns them.
-            noun: Noun for a pair, in the singular.
+            pairs: The pairs of points, as `pair` returns them.
+            noun: Noun for a point, in the singular.
         """
         attrs = pairs.attrs
         name_a, name_b = self.display_names
@@ -194,13 +204,13 @@ class Sides:
                 yield f"Omitted: {counted(count, 'ok run')} of {name} without a {metric} above zero."
         if attrs["disjoint"]:
             values = _format_values(attrs["disjoint"])
-            yield f"No value is shared in {values}: choose runs that agree there."
+            yield f"The sides share no value in {values}. Choose runs with common values."
         if attrs["unpaired_a"] or attrs["unpaired_b"]:
             yield self._describe_unpaired(pairs, noun)
         for column, count in attrs["mixed"].items():
             yield (
-                f"Omitted: {counted(count, 'point')} of both with runs that differ in {column} "
-                f"on only one side; choose one {column}."
+                f"Omitted: {counted(count, 'point')} of both sides, since runs of the same point "
+                f"differ in {column} on only one side; choose one value of {column}."
             )
         for name, side in ((name_a, self.a), (name_b, self.b)):
             failures = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
@@ -216,14 +226,14 @@ class Sides:
         if all(sources) and sources[0] != sources[1]:
             names = " / ".join(", ".join(values) for values in sources)
             yield (
-                f"They were not timed in the same way: source {names}, "
+                f"The sides were timed in different ways (source {names}); "
                 "see docs/validation/published-data.md."
             )
         elif all(protocols) and protocols[0] != protocols[1]:
-            yield "They were not timed by the same protocol (measure.*)."
+            yield "The sides were timed by different protocols (measure.*)."
 
     def _describe_unpaired(self, pairs: pd.DataFrame, noun: str) -> str:
-        """Count the points without a counterpart, and name families that only one side has."""
+        """Return how many points lack a counterpart, and the families that only one side has."""
         attrs = pairs.attrs
         name_a, name_b = self.display_names
         alone = [
@@ -303,7 +313,7 @@ def choose_sides(
 
     Raises:
         ConfigError: If a side has no condition, or no run meets it.
-        SchemaError: If the runs of a side are heterogeneous and `pool` is not set.
+        HeterogeneousError: If the runs of a side are heterogeneous and `pool` is not set.
     """
     rows = []
     display_names = []
@@ -326,7 +336,7 @@ def choose_sides(
 def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> ScatterPriors:
     """Return the priors of the scatter, updated with other runs of the same devices and hosts."""
     priors = scatter_priors(classify_devices(*sides))
-    # pandas looks up Python strings ten times as fast as its own.
+    # pandas looks up Python strings ten times as fast as strings of its own type.
     compared = pd.concat([side["run_id"] for side in sides]).astype("object")
     others = is_ok(frame) & ~frame["run_id"].astype("object").isin(compared)
     for name in ("device", "host"):
@@ -338,7 +348,10 @@ def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> Scatt
 
 
 def _example_sides(frame: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return options for two sides that the runs contain, such as "--a compile=graph --b ..."."""
+    """Return example options that select two sides of these runs, for a message.
+
+    Without a column that varies, the example is "--a 'device=TPU v2' --b device=V100".
+    """
     values = ["TPU v2", "V100"]
     column = "device"
     for candidate in ("device", "framework.name", "compile", "precision", "batch_size"):
@@ -365,7 +378,7 @@ def _choose_side(
         values = _distinct(frame, first.column)
         remedy = "see python -m analysis runs"
         if values:
-            remedy = f"{first.column} is {', '.join(values[:_LISTED_VALUES])}"
+            remedy = f"the values of {first.column} are {', '.join(values[:_LISTED_VALUES])}"
             if len(values) > _LISTED_VALUES:
                 remedy += f" and {len(values) - _LISTED_VALUES} more"
         raise ConfigError(name, text, "no run matches", remedy)
@@ -373,7 +386,8 @@ def _choose_side(
         side = require_homogeneous(rows, pool=pool)
     except HeterogeneousError as error:
         raise HeterogeneousError(f"{name} ({text}): {error}") from None
-    # A device is called by its name alone, any other side by its conditions.
+    # If a single device is the only condition, the side has its name. Otherwise the conditions are
+    # the name of the side.
     if len(parts) == 1 and first.column == "device":
         devices = _distinct(side, "device")
         if len(devices) == 1:
@@ -387,7 +401,10 @@ def is_speed(metric: str) -> bool:
 
 
 def format_mean(value: float, low: float, high: float) -> str:
-    """Format a geometric mean with its interval over points; NaN ends are unknown."""
+    """Format a geometric mean with its interval over points, such as "1.2 (1.1 to 1.3)".
+
+    If the lower end is NaN, the text says that there are too few points for an interval.
+    """
     if low != low:
         return f"{value:.3g} (too few points for an interval)"
     mean, lower, upper = format_distinct(value, low, high)
@@ -402,7 +419,7 @@ def _name_points(pairs: pd.DataFrame, keep: Sequence[str]) -> pd.DataFrame:
 
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
-    """Drop columns that are constant or empty, except the columns of `keep`."""
+    """Return pairs without the columns that are constant or empty, except those in `keep`."""
     if not len(pairs):
         return pairs
     varying = {
@@ -416,7 +433,7 @@ def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def speed_word(metric: str) -> str:
-    """Return "faster" for a metric of speed, and "better" for another."""
+    """Return "faster" for a metric of speed, and "better" for any other metric."""
     return "faster" if is_speed(metric) else "better"
 
 
@@ -503,8 +520,8 @@ def _describe_lead(
     """State by how much the first of two sides leads.
 
     Args:
-        names: Names of the leading side and of the other one.
-        ratio: The leading side over the other one, with the ends of its interval.
+        names: Names of the leading side and of the trailing side.
+        ratio: The leading side relative to the trailing side, with the ends of its interval.
         wins: Points on which the leading side is ahead.
         points: Number of points.
         metric: The compared metric.
@@ -525,9 +542,10 @@ def format_ratio(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 def describe_basis(contrast: Contrast) -> str:
-    """Name the effects that dominate the interval of a mean over fixed points, largest first.
+    """Return the effects that dominate the interval of a mean over fixed points, as text.
 
-    An effect whose variance comes mostly from its prior is marked.
+    The largest effect comes first. An effect whose variance comes mostly from its prior is marked
+    "(mostly the prior)".
     """
     effects = contrast.effects
     total = sum(effect.half_width**2 for effect in effects)
@@ -549,7 +567,7 @@ def describe_basis(contrast: Contrast) -> str:
 def describe_share(
     row: Mapping[Any, Any], names: tuple[str, str], word: str, noun: str = "point"
 ) -> str:
-    """Say on how many points the leading side is ahead, with an interval of this share.
+    """Return on how many points the leading side is ahead, with an interval of their share.
 
     Args:
         row: Statistics of all points, as `Contrast.row` returns them.
@@ -585,11 +603,11 @@ def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> It
     if inverted:
         value, low, high = 1 / value, 1 / high, 1 / low
     ratio, interval = format_ratio(value, low, high)
-    yield f"For other models like these {ratio} ({interval}), with {row['sample']} as a sample."
+    yield f"For other models like these: {ratio} ({interval}), with {row['sample']} as a sample."
 
 
 def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[str]:
-    """Yield bounds of the share of points on which A is ahead, with points that one side lacks."""
+    """Yield bounds of the share of points on which A is ahead if unpaired points are included."""
     alone = [
         f"{counted(row[f'missing_{side}'], 'point')} ran only on {name}"
         for side, name in zip("ab", names, strict=True)
@@ -603,7 +621,7 @@ def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[
 
 
 def describe_confounding(contrast: Contrast) -> Iterator[str]:
-    """Yield the effects that confound the difference of the sides, and the assumption on each."""
+    """Yield sentences on effects that confound the comparison, with the assumption on each."""
     if contrast.evidence is None or not len(contrast.pairs):
         return
     evidence = contrast.evidence
@@ -614,9 +632,9 @@ def describe_confounding(contrast: Contrast) -> Iterator[str]:
         lost = evidence.lost.get(name)
         if lost is not None:
             yield (
-                f"{name}: of the points that both measured, A lacks "
-                f"{counted(lost[0], 'replicate')} and B {lost[1]}; the interval assumes that these "
-                "were the slowest."
+                f"{name}: of the points that both sides measured, A lacks "
+                f"{counted(lost[0], 'replicate')} and B lacks {lost[1]}. The interval assumes that "
+                "the missing replicates were the slowest."
             )
         change = evidence.speed_change.get(name, 0.0)
         if change >= _MIN_STATED_HALF_WIDTH:
@@ -656,20 +674,20 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
 
 
 def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence if a small ratio may be a difference between the workers of the sides.
+    """Yield a sentence if a small ratio may be due to different workers of the sides.
 
-    A single session cannot separate the two.
+    A single session cannot distinguish a difference between workers from one between the sides.
     """
     is_small = abs(float(np.log(contrast.ratios).mean())) < _WORKER_EFFECT
     if is_small and len(np.unique(evidence.schedule.session)) == 1:
         yield (
-            "Both sides ran in one session: a difference of a few percent between their workers "
-            "would look like this one; repeat the sweep in another session."
+            "Both sides ran in one session, in which a difference of a few percent between their "
+            "workers would have the same effect. Repeat the sweep in another session."
         )
 
 
 def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield which effects of order, drivers and protocol the interval allows for."""
+    """Yield sentences on the effects of order, drivers and protocol that the interval covers."""
     names = {each.name for each in contrast.effects if each.half_width >= _MIN_STATED_HALF_WIDTH}
     priors = evidence.priors
     if "order" in names:
@@ -683,26 +701,29 @@ def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
             f"allows for a position effect of {priors.position.scale:.0%}; use sweep.order=random."
         )
     if "drivers" in names:
-        yield "Different drivers measured the sides at the same time."
+        yield (
+            "Different drivers measured the sides at the same time: the interval allows for a "
+            "difference between drivers."
+        )
     if "protocol" in names:
         yield (
-            "The sides were timed by different protocols (measure.*): the interval allows for "
-            f"{priors.protocol.scale:.0%}."
+            "The sides were timed by different protocols (measure.*): the interval allows for an "
+            f"effect of {priors.protocol.scale:.0%}."
         )
 
 
 def describe_interval_sources(pairs: pd.DataFrame) -> str:
-    """Count where the intervals of single ratios come from."""
+    """Return the number of intervals of single ratios from each source, as a sentence."""
     counts = pairs["interval_source"].value_counts()
     texts = [f"{count} {_INTERVAL_SOURCES[str(name)]}" for name, count in counts.items()]
     return f"Intervals of single ratios: {', '.join(texts)}."
 
 
 def rare_event_caveat(points: int) -> Iterator[str]:
-    """Yield the largest share of points that an event may affect without affecting these.
+    """Yield a caveat that events may be too rare to occur at any of the measured points.
 
     With probability 5%, none of n points shows an event that affects a share of 1 - 0.05^(1/n) of
-    all points. Many points need no caveat.
+    all points. If this share is below 1%, there is no caveat.
     """
     share = 1.0
     if points:

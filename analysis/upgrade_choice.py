@@ -1,4 +1,4 @@
-"""The choice between two upgrades of the same points: which of them helps each point more.
+"""Choice between two upgrades of the same points: which upgrade helps each point more.
 
 The errors of both predictions are correlated: they share the fit of the present device, and much of
 the difference between specified and reached gains. The interval of the ratio is therefore narrower
@@ -30,8 +30,8 @@ class Alternative(NamedTuple):
 
     Attributes:
         name: The upgrade as the subject of a sentence.
-        log_speedups: Draws (p, draws) of the logarithms of the speedups of points.
-        measured: Measured speedups (p,) of the same points; NaN for points that were not measured.
+        log_speedups: (p, draws) sampled logarithms of the predicted speedups of p points.
+        measured: (p,) measured speedups of the same points; NaN for points that were not measured.
     """
 
     name: str
@@ -45,9 +45,8 @@ class UpgradeChoice:
 
     Attributes:
         points: The p points, one row each.
-        first: One upgrade.
-        second: The other upgrade. Each of its draws uses the same sampled fit as the draw of the
-            first upgrade at the same position.
+        first: The first upgrade.
+        second: The second upgrade. Draws at the same position use the same sampled fit in both.
     """
 
     points: pd.DataFrame
@@ -56,14 +55,15 @@ class UpgradeChoice:
 
     @property
     def log_ratios(self) -> np.ndarray:
-        """Draws (p, draws) of the logarithms of the first speedup relative to the second."""
+        """(p, draws) sampled logarithms of the first speedup relative to the second."""
         return np.asarray(self.first.log_speedups - self.second.log_speedups)
 
     def table(self) -> pd.DataFrame:
-        """Return a row per point.
+        """Return a row per point, sorted by the ratio of the speedups, the highest first.
 
-        Its columns are the ratio of both speedups, the better upgrade, the probability that the
-        first upgrade is better, both speedups, and the size of the point.
+        The columns are the name of the point, the ratio of the first speedup to the second, the
+        better upgrade, the probability that the first upgrade is better, both speedups, the ratio
+        of the measured speedups if there are any, and the size of the point.
         """
         points = self.points
         ratio, low, high = interval(self.log_ratios)
@@ -141,10 +141,13 @@ class UpgradeChoice:
             f"{name} is better for {counts.get(name, 0):,}"
             for name in (self.first.name, self.second.name)
         ]
-        return ", ".join([*parts, f"{counts.get(UNDECIDED, 0):,} are undecided"])
+        return ", ".join([*parts, f"undecided: {counts.get(UNDECIDED, 0):,}"])
 
     def sentences(self) -> Iterator[str]:
-        """Yield both speedups, the better upgrade by family, and a comparison with measurements."""
+        """Yield the findings: both speedups, the better upgrade by family, a check by measurement.
+
+        The check compares the prediction with the points that were measured on both upgrades.
+        """
         for each in (self.first, self.second):
             middle, low, high = interval(each.log_speedups.mean(axis=0))
             speedup = format_with_interval((middle, low, high), _times)
@@ -181,12 +184,12 @@ class UpgradeChoice:
         inside = known["measured_ratio"].between(known["ratio_low"], known["ratio_high"])
         yield (
             f"{counted(len(known), 'point')} measured on both: {len(decided):,} decided, {right:,} "
-            f"of them correctly; {int(inside.sum()):,} measured ratios are inside their predicted "
-            "95% interval."
+            f"of them correctly. The predicted 95% interval includes the measured ratio for "
+            f"{int(inside.sum()):,}."
         )
 
     def draw(self) -> drawing.Figure:
-        """Draw the ratio of both speedups over the parameters, colored by the better upgrade."""
+        """Draw the ratio of the speedups over the parameters, colored by the better upgrade."""
         table = self.table()
         figure, panels = drawing.panels(1, 6.0, 4.4)
         axes = panels[0]
@@ -206,7 +209,11 @@ class UpgradeChoice:
 
 
 def interval(log_values: np.ndarray) -> np.ndarray:
-    """Return the median and the ends of the 95% interval (3, ...) of draws on the last axis."""
+    """Return the median and the 95% interval of draws of logarithms along the last axis.
+
+    Returns:
+        (3, ...) median, lower end and upper end, not as logarithms.
+    """
     return np.asarray(np.exp(np.quantile(log_values, (0.5, 0.025, 0.975), axis=-1)))
 
 
@@ -222,9 +229,9 @@ def mark_points(
     Args:
         axes: Matplotlib axes.
         table: Rows with `parameters`, `step_time_ms`, `column`, `column`_low and `column`_high.
-        column: What to draw.
+        column: The column to draw on the vertical axis.
         by: The column that colors the marks.
-        names: The values of that column, in the order of the colors.
+        names: The values of the column `by`, in the order of the colors.
 
     Returns:
         The size of each point (trainable parameters, or the step time if no point has any), the

@@ -113,7 +113,7 @@ def make_parser() -> Parser:
         help="also estimate for a changed device, such as bandwidth=2 or peak=2,memory=1.5; "
         "repeatable",
     )
-    add("--list", action="store_true", help="list the devices and their timed kernels")
+    add("--list", action="store_true", help="list the devices of the atlas and their timed kernels")
     add(
         "--versions",
         action="store_true",
@@ -545,7 +545,7 @@ def _write_system_file(options: argparse.Namespace) -> int:
             "--system",
             options.system,
             "needs a single --device, --json FILE, and no point",
-            f"write for example --device {name} --system {options.system} --json FILE",
+            f"write for example --device '{name}' --system {options.system} --json FILE",
         )
     device = load_atlas().device_name(name)
     system, intervals = system_file(options.system, load_atlas(), device)

@@ -1,12 +1,12 @@
-"""`paradnn normal`: whether a measured number is what its device should reach.
+"""`paradnn normal`: whether the measured rate of a run is what its device should reach.
 
   paradnn normal                      the last measured run
-  paradnn normal 3f2a91               the run whose id begins with this
+  paradnn normal 3f2a91               the run whose id begins with 3f2a91
   paradnn normal --json normal.json
 
 A run on a device of the atlas is compared with published kernels. Any other run is compared with
-the other runs of this machine. Leave-one-out predictions of these runs set the width of the
-interval. The exit code is 0 if the number is normal, 1 if it is not, and 3 if that is unknown.
+the other runs of this machine. Leave-one-out predictions of these runs determine the width of the
+interval. The exit code is 0 if the rate is normal, 1 if it is not, and 3 if this is unknown.
 """
 
 from __future__ import annotations

@@ -81,9 +81,8 @@ def format_point(row: Mapping[Any, Any], model: Model) -> str:
 def model_label(model: Model) -> str:
     """Return the name of the preset that a model equals, such as "llama3-8b".
 
-    A model that equals no preset is named by family and size, such as "gpt 4x256 h4 t128".
-
-    If only the sequence length differs from a preset, the label states it: "llama3-8b t2048".
+    If only the sequence length differs from a preset, the label states it: "llama3-8b t2048". Any
+    other model is named by family and size, such as "gpt 4x256 h4 t128".
     """
     length = getattr(model, "sequence_length", None)
     for name, preset in _presets().items():

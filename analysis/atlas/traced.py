@@ -95,7 +95,7 @@ def _product_layer(
 
 @functools.cache
 def _trace(question: str) -> Mapping[str, Any]:
-    """Return what `paradnn.worker.count` counts in a model, given as JSON.
+    """Return the output of `paradnn.worker.count` for a model, which is given as JSON.
 
     Results are cached, since the same model is estimated on several devices.
     """

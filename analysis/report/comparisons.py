@@ -102,13 +102,13 @@ def _order_pair(first: Population, second: Population) -> tuple[Population, Popu
 def describe_side(population: Population, other: Population, frame: pd.DataFrame) -> str:
     """Return the condition for `compare` that selects a population.
 
-    It is the most readable single condition that selects exactly these runs. If there is none, it
-    combines the columns of their identity.
+    If single conditions select exactly these runs, the most readable one is returned. Otherwise the
+    condition combines the columns of the population's identity.
 
     Args:
         population: The population.
-        other: The other side.
-        frame: The runs of both.
+        other: The population on the other side.
+        frame: The runs of both populations.
     """
     versions = [str(name) for name in frame.columns if str(name).startswith("version.")]
     for column in ("device", *versions, *_CHOOSING_COLUMNS):

@@ -251,7 +251,9 @@ def _fastest(population: Population) -> Answers:
     rank = _describe_rank(points, row["examples_per_second_low"])
     measured = row["examples_per_second"]
     if rounded(best.value, 3) != rounded(measured, 3):
-        rank += f"; {rounded(measured, 3)} was measured, but the highest of several is biased up"
+        rank += (
+            f"; {rounded(measured, 3)} was measured, but the highest of several is biased upward"
+        )
     yield f"{_name_with_mode(row)}: {rounded(best.value, 3)} examples/s ({interval}){rank}.", ""
     if "flops_per_second" not in points or not points["flops_per_second"].notna().any():
         return

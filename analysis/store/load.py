@@ -293,7 +293,7 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
         if artifact_uri.startswith("mlflow-artifacts:") and not address_of(store).is_server:
             raise StoreError(
                 f"{name}: these files are on a tracking server; "
-                "give its address instead of the address of the database"
+                "give the address of the server instead of that of the database"
             )
     problems: list[StoreError] = []
 

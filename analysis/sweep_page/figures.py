@@ -396,8 +396,8 @@ def _roofline(points: SweepPoints) -> Iterator[Figure]:
             continue
         traces = [*_roof_traces(roof, rows), *_placed_traces(rows, names)]
         caption = (
-            f"Memory traffic limits left of the ridge, arithmetic right of it. Bars are 95% "
-            f"intervals. Source of the roof: {roof.source}."
+            "Memory traffic is the limit left of the ridge, and arithmetic right of it. Bars are "
+            f"95% intervals. Source of the roof: {roof.source}."
         )
         layout = _layout(
             x=label_with_unit("arithmetic_intensity"),

@@ -353,7 +353,7 @@ REJECTED = [
     pytest.param("devices=8 parallel=tensr", "did you mean tensor", id="misspelled-parallel"),
     pytest.param("devices=0", "devices=0: is not a number of devices", id="no-device"),
     pytest.param("--epochs 3", "add --examples N", id="epochs-without-examples"),
-    pytest.param("--tokens 1e9 --examples 5", "give one of them", id="two-jobs"),
+    pytest.param("--tokens 1e9 --examples 5", "give only one of the two", id="two-jobs"),
     pytest.param("--price H20=2", "did you mean H200? add --device 'H20'", id="misspelled-price"),
     pytest.param("--price nothing", "--price=nothing", id="unknown-table"),
     pytest.param("--what-if bandwith=2", "did you mean bandwidth", id="misspelled-change"),

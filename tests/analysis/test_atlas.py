@@ -419,7 +419,7 @@ REJECTED = [
     ),
     ("--device H200 --price H100=2 model=gpt", "H100: is not given as --device"),
     ("--device H200 --from H100 model=gpt", "the store has none; measure some"),
-    ("--device H200 --system calculon", "add --json FILE"),
+    ("--device H200 --system calculon", "needs a single --device, --json FILE, and no point"),
     ("--device H200 --system calculon --json /none/no.json", "--json=/none/no.json: cannot be"),
     ("--device 'Arc Pro B60' --versions --json /none/no.json", "--json=/none/no.json: cannot be"),
     (

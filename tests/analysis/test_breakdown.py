@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.breakdown import BreakdownOptions, breakdown, draw_breakdown
+from analysis.columns import split_by_settings
 from tests.analysis.planted import grid, runs
 
 

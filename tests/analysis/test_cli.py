@@ -88,7 +88,7 @@ REJECTED = [
     ("compare a b", "A=a: is not a condition; write for example 'model.nodes>=1024'"),
     ("boxplot --figure", "--figure: needs a value; python -m analysis boxplot --help shows how"),
     ("runs --since when", "since=when: is not a time"),
-    ("runs --tag x", "'x' is not "),
+    ("runs --tag x", "'x' does not have the form "),
     ("runs --reader psychic", "--reader=psychic: no such choice"),
     ("runs --family ,", "--family"),
     ("runs --family fcc", "--family=fcc: unknown value; did you mean fc? choose from fc"),

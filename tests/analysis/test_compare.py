@@ -156,7 +156,7 @@ def test_the_command_reports_other_differences_and_failures() -> None:
         in text
     )
     assert (
-        "They were not timed in the same way: source published / measured, see "
+        "The sides were timed in different ways (source published / measured); see "
         "docs/validation/published-data.md." in text
     )
     assert "Without a counterpart: 1 point of A, 0 of B." in text
@@ -299,7 +299,7 @@ def test_bounds_with_missing_points_equal_a_count_by_hand() -> None:
     [
         pytest.param(
             "device=A device=C",
-            "B=device=C: no run matches; device is A, B",
+            "B=device=C: no run matches; the values of device are A, B",
             id="device=A device=C",
         ),
         pytest.param(
@@ -309,7 +309,7 @@ def test_bounds_with_missing_points_equal_a_count_by_hand() -> None:
         ),
         pytest.param(
             "device=A 'device=A & batch_size=64'",
-            "A and B=3 runs: are on both sides",
+            "A and B=3 runs: must not be on both sides",
             id="device=A 'device=A & batch_size=64'",
         ),
         pytest.param(

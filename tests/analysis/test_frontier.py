@@ -330,7 +330,7 @@ def training_run(
         ),
         pytest.param(
             "--price example",
-            "--price=example: has prices of a device or a host; runs are of A, B, C",
+            "--price=example: has prices of a device or a host; name a table with prices of A, B, C",
             id="--price example",
         ),
     ],

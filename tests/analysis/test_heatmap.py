@@ -213,7 +213,7 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
         pytest.param("--x batch --y nodes", "--x=batch: ", id="--x batch --y nodes"),
         pytest.param(
             "--x nodes --y model.nodes",
-            "--y=model.nodes: is on the x axis already",
+            "--y=model.nodes: is already on the x axis",
             id="--x nodes --y model.nodes",
         ),
         pytest.param(

@@ -61,7 +61,7 @@ def test_an_interaction_of_three_values_per_axis_is_not_called_a_trend() -> None
     verdicts = products_of(result)["verdict"]
 
     assert verdicts["model.nodes x batch_size"] == "values interact"
-    assert "At the measured values these interact, but the trend is not shown" in result.text()
+    assert "these interact, but the data do not show a trend" in result.text()
 
 
 def test_multiplicative_effects_interact_on_a_linear_but_not_on_a_log_scale() -> None:

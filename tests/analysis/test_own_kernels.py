@@ -153,7 +153,7 @@ def test_products_of_candles_example_add_up(ask_about: Ask) -> None:
     product_ms = 1e3 * answer["seconds"] * answer["parts"]["products"]
 
     assert product_ms == pytest.approx(115.53, rel=0.03)
-    assert any("moved as fast as a product's operands" in note for note in answer["extrapolated"])
+    assert any("as fast as the operands of a product" in note for note in answer["extrapolated"])
 
 
 @pytest.mark.parametrize("batch_size", [8, 64, 512])
@@ -241,7 +241,7 @@ def test_kernels_of_a_similar_device_narrow_the_interval(
         pytest.param(
             planted_kernels(),
             ["devices=2"],
-            "ask for devices=1",
+            "use devices=1",
             id="devices",
         ),
     ],

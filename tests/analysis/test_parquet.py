@@ -376,7 +376,9 @@ def test_a_file_written_by_another_program_is_read(tmp_path: Path) -> None:
         pytest.param("export", "--parquet DIR", id="no target"),
         pytest.param("export x.csv --parquet {folder}", "takes no file", id="two targets"),
         pytest.param("export --parquet {store}/mlflow.db/x", "cannot be written", id="unwritable"),
-        pytest.param("export {tmp}/x.zip --store {remote}", "export the .zip from there", id="zip"),
+        pytest.param(
+            "export {tmp}/x.zip --store {remote}", "export the bundle from that store", id="zip"
+        ),
         pytest.param(
             "boxplot --log --store {folder}", "only python -m analysis export", id="log into it"
         ),

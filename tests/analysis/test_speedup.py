@@ -62,7 +62,7 @@ def test_the_command_reports_share_mean_and_effects_of_doubling() -> None:
 
     assert result.text().startswith("A is 4x faster than B (95% CI 3.8")
     assert "A is faster on 25 of 25 points (100%)." in result.text()
-    assert "For other models like these 4x (95% CI " in result.text()
+    assert "For other models like these: 4x (95% CI " in result.text()
     assert ", with 5 models as a sample." in result.text()
     assert "model.layers: 1.41x per doubling (95% CI 1.41x to 1.41x), weight +1.00" in result.text()
     assert "Intervals of single ratios: 25 from the prior of process scatter" in result.text()

@@ -160,7 +160,7 @@ def test_the_tables_and_the_server_give_the_same_frame(
 
     assert len(by_tables) == 2
     assert by_tables.drop(columns="artifact_uri").equals(by_api.drop(columns="artifact_uri"))
-    with pytest.raises(StoreError, match="a tracking server keeps these files"):
+    with pytest.raises(StoreError, match="these files are on a tracking server"):
         load_tables(by_tables, "operations.json", database.uri(name))
 
     repeated = run(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
