@@ -160,7 +160,9 @@ def section(question: Question, text: str) -> str:
     lines = [line[:300] for line in text.splitlines() if line.strip()][:3]
     if question.words[0] == "claims":
         answer_text, _, _ = text.partition("\n\n")
-        lines = [line for line in answer_text.splitlines() if not line.endswith("more line: --all")]
+        lines = [
+            line for line in answer_text.splitlines() if not line.endswith("more line: see --all")
+        ]
     indented = "\n".join(f"    {line}" for line in lines)
     return (
         f"## {question.text}\n\n```sh\n{command}\n```\n\n{indented}\n\nCheck: {question.reason}.\n"

@@ -18,7 +18,7 @@ from paradnn.store.files import write_json
 
 _MAX_FINDINGS_SHOWN = 20
 _MAX_NAME_CHARS = 160
-#: The answer's verdict by the verdict of a finding. "different" has no direction, so it has none.
+#: Verdict of a finding -> verdict of the answer. "different" has no direction, and so no verdict.
 _VERDICTS: dict[str, AnswerVerdict] = {
     "faster": "faster",
     "slower": "slower",
@@ -48,7 +48,7 @@ class AuditOptions(Arguments):
         several="words",
     )
     against: tuple[str, ...] | None = option(
-        None, "result files of the other side", metavar="FILE", several="words"
+        None, "result files of a second side to compare with", metavar="FILE", several="words"
     )
     json: str | None = option(
         None, "write the answer and the findings to FILE, - for standard output", metavar="FILE"
@@ -89,7 +89,7 @@ def audit(options: AuditOptions, selection: Selection) -> None:
 
 
 def _shortened(name: str) -> str:
-    """Return a name for a line of text, without its middle if it is long."""
+    """Return a name that fits a line of text: "..." replaces the middle of a long name."""
     if len(name) <= _MAX_NAME_CHARS:
         return name
     half = _MAX_NAME_CHARS // 2

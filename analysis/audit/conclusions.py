@@ -1,10 +1,11 @@
 """Conclusions that the series of one side, or of two sides, support.
 
-A file holds the series of one session, which are usually measured one after the other. It only
-shows how they scatter within that session. The difference between two files includes the
+A file contains the series of one session, which are usually measured one after another. It only
+shows how each series scatters within that session. The difference between two files includes the
 difference between their sessions. With three or more sessions per side, Welch's t-test decides,
-with each session as one observation. With fewer, the prior in `paradnn.statistics.priors` supplies
-the scatter between sessions. The same prior supplies the drift between two series of one file.
+with each session as one observation. With fewer sessions, the prior in `paradnn.statistics.priors`
+supplies the scatter between sessions. The same prior supplies the drift between two series of one
+file.
 """
 
 import math
@@ -32,7 +33,7 @@ MIN_SESSIONS = 3
 _MAX_SERIES_COMPARED = 20
 #: Largest number of characters of a command that a sentence repeats.
 _MAX_COMMAND_CHARS = 500
-#: Smallest share of a unit that rounds up to 1.00 at three digits.
+#: Smallest value, in a unit, that rounds up to 1.00 of this unit at three digits.
 _ROUNDS_UP = 0.9995
 #: Smallest number of values with which a trend within a session is tested.
 _MIN_VALUES_FOR_TREND = 10
@@ -46,8 +47,9 @@ class AuditFinding(NamedTuple):
         sentence: The statement.
         verdict: "faster", "slower", "equal", "different", "undecided" or "not comparable"; empty if
             nothing is compared.
-        ratio: First side over second side, above 1 if the first is better. If the file does not say
-            whether more is better, the ratio of the values. NaN if nothing is compared.
+        ratio: First side over second side, above 1 if the first side is better. If the file does
+            not say whether more is better, it is the ratio of the values. NaN if nothing is
+            compared.
         low: Lower end of the ratio's 95% interval; NaN without one.
         high: Upper end of the ratio's 95% interval; NaN without one.
     """
@@ -63,7 +65,7 @@ class AuditFinding(NamedTuple):
 def draw_conclusions(
     side: Sequence[Results], other_side: Sequence[Results] = ()
 ) -> Iterator[AuditFinding]:
-    """Yield what the sessions of one side show, or how the sessions of two sides differ.
+    """Yield findings about the sessions of one side, or about the differences between two sides.
 
     Args:
         side: Sessions of the first side.
@@ -149,12 +151,12 @@ def _compare_commands(first: Series, other: Series) -> AuditFinding:
     difference = _describe_difference([first], [other], decision.ratio)
     verdict, statement = _judge(first, decision, difference, (first.name, other.name))
     sentence = (
-        f"{statement} (95% interval of the ratio {decision.low:.3g} to {decision.high:.3g}). One "
-        f"was measured before the other, and the machine is assumed to drift by "
+        f"{statement} (95% interval of the ratio {decision.low:.3g} to {decision.high:.3g}). They "
+        f"were measured one after the other, and the machine is assumed to drift by "
         f"{100 * prior.scale:.2g}%, as between sessions."
     )
     if decision.verdict is Verdict.UNDECIDED:
-        sentence += f" To decide, {_advise_turns(first, other)}"
+        sentence += f" To decide, {_advise_alternation(first, other)}"
     return AuditFinding(
         f"{first.name} and {other.name}",
         sentence,
@@ -165,12 +167,12 @@ def _compare_commands(first: Series, other: Series) -> AuditFinding:
     )
 
 
-def _advise_turns(first: Series, other: Series) -> str:
+def _advise_alternation(first: Series, other: Series) -> str:
     command = shlex.join(["paradnn", "compare", first.command, other.command])
     is_unsuitable = len(command) > _MAX_COMMAND_CHARS or "\n" in command
     if is_unsuitable or first.command == other.command:
-        return "measure both in turn with paradnn compare."
-    return f"measure both in turn: {command}"
+        return "measure them alternately with paradnn compare."
+    return f"measure them alternately: {command}"
 
 
 def _compare_sides(
@@ -234,8 +236,8 @@ def _compare_sessions(first: Sequence[Series], second: Sequence[Series]) -> Audi
                 f"scatter by {100 * prior.scale:.2g}%"
             )
         closing = (
-            f"With {MIN_SESSIONS} or more sessions per side, measured in turn, their own scatter "
-            "replaces this assumption."
+            f"With {MIN_SESSIONS} or more sessions per side, measured alternately, the observed "
+            "scatter replaces this assumption."
         )
     sides = ("the first side", "the second side")
     verdict, statement = _judge(first[0], decision, difference, sides)
@@ -308,7 +310,7 @@ def _comparison_obstacle(sessions: Sequence[Series]) -> str:
         return f"the units differ ({format_values({unit or 'none' for unit in units})})"
     versions = {series.version for series in sessions if series.version}
     if len(versions) > 1:
-        return "the files hold different versions of the benchmark's code"
+        return "the files are from different versions of the benchmark's code"
     return ""
 
 

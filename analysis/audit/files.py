@@ -33,7 +33,7 @@ from paradnn.core.errors import DataError
 #: Largest accepted file: parsed JSON takes about ten times its size in memory.
 MAX_FILE_BYTES = 64 * 2**20
 
-_BLANKS = re.compile(r"\s*")
+_WHITESPACE = re.compile(r"\s*")
 _GZIP_MAGIC = b"\x1f\x8b"
 #: Beginning of a line of JSON, in a text that also has other lines, such as a program's banner, or
 #: that ends within a list, because its harness was interrupted.
@@ -86,7 +86,7 @@ def read_results(path: Path) -> list[Results]:
         The sessions, in the order of the file.
 
     Raises:
-        DataError: If the file cannot be read, or holds no measurement of a known format.
+        DataError: If the file cannot be read, or has no measurement above zero in a known format.
     """
     reported: list[str] = []
     for documents, unread in _parse_documents(_read_text(path)):
@@ -108,10 +108,10 @@ def read_results(path: Path) -> list[Results]:
         if sessions:
             return sessions
     if reported:
-        raise DataError(f"{path} holds no measurement above zero: {'; '.join(reported)}")
+        raise DataError(f"{path} contains no measurement above zero: {'; '.join(reported)}")
     formats = ", ".join(harness.file for harness in READERS.values())
     raise DataError(
-        f"{path} holds no measurement above zero in a known format; give results of {formats}"
+        f"{path} contains no measurement above zero in a known format; give results of {formats}"
     )
 
 
@@ -171,7 +171,7 @@ def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
     decoder = json.JSONDecoder()
     documents: list[Any] = []
     unread = False
-    position = _skip_blanks(text, 0)
+    position = _skip_whitespace(text, 0)
     while position < len(text):
         try:
             document, position = decoder.raw_decode(text, position)
@@ -183,7 +183,7 @@ def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
             position = line.end() - 1
             continue
         documents.append(document)
-        position = _skip_blanks(text, position)
+        position = _skip_whitespace(text, position)
     if len(documents) == 1 and isinstance(documents[0], list):
         documents = documents[0]
     objects = [document for document in documents if isinstance(document, Mapping)]
@@ -194,7 +194,7 @@ def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
 
 
 def _merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Merge the objects of one session to one document; None if each object is a session itself.
+    """Merge the objects of one session into one document; None if each object is a session.
 
     JMH and llama-bench write a list of results, AIPerf a line per request, `cargo criterion` and
     `go test -json` a line per event.
@@ -214,8 +214,8 @@ def _merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     return None
 
 
-def _skip_blanks(text: str, position: int) -> int:
-    match = _BLANKS.match(text, position)
+def _skip_whitespace(text: str, position: int) -> int:
+    match = _WHITESPACE.match(text, position)
     assert match, "the pattern matches the empty text"
     return match.end()
 

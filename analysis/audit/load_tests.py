@@ -108,7 +108,7 @@ def _aiperf_settings(config: Mapping[str, Any]) -> Reading:
 
 
 def _aiperf_requests(requests: Sequence[Mapping[str, Any]]) -> Reading:
-    """Read profile_export.jsonl, which holds the metrics of each request."""
+    """Read profile_export.jsonl, which contains the metrics of each request."""
     requests = [
         request
         for request in requests
@@ -190,8 +190,8 @@ def _aiperf_notes(document: Any, metrics: Mapping[str, Any], requests: float) ->
         if math.isfinite(requests):
             total = f" of {requests:.0f}"
         yield Note(
-            f"{mismatched:.0f}{total} requests returned another number of tokens than requested, "
-            "so latencies and token rates are of other work than requested"
+            f"{mismatched:.0f}{total} requests returned a different number of tokens than "
+            "requested, so latencies and token rates are for different work than requested"
         )
 
 
@@ -385,7 +385,7 @@ def read_loadgen(document: Any) -> Reading:
     """Read mlperf_log_summary.txt of MLPerf's LoadGen.
 
     Measurements are in the sections "MLPerf Results Summary" and "Additional Stats". The section
-    "Test Parameters Used" holds settings and limits, not measurements.
+    "Test Parameters Used" contains settings and limits, not measurements.
     """
     sections = _loadgen_sections(str(child(document).get("text", "")))
     if "MLPerf Results Summary" not in sections:

@@ -52,7 +52,7 @@ def read_hyperfine(document: Any) -> Reading:
 def _without_failures(entry: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the times of the successful runs of a command, and a note about failed runs.
 
-    If all runs failed, or the file does not say which ones failed, return the times of all runs.
+    If all runs failed, or the file does not say which runs failed, return the times of all runs.
     """
     times = entry.get("times")
     exit_codes = entry.get("exit_codes")
@@ -106,8 +106,8 @@ _GOOGLE_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv|BigO|RMS)")
 def read_google_benchmark(document: Any) -> Reading:
     """Read `--benchmark_out_format=json`: real time per iteration, one value per repetition.
 
-    A file of `--benchmark_report_aggregates_only` holds mean, median and standard deviation of the
-    repetitions instead.
+    A file of `--benchmark_report_aggregates_only` contains the mean, median and standard deviation
+    of the repetitions instead.
     """
     context = child(document, "context")
     yield from text_conditions(
@@ -184,7 +184,7 @@ def read_asv(document: Any) -> Reading:
     """Read a result file of asv (format versions 1 and 2).
 
     A result is the median of the samples of a benchmark, for each combination of its parameters.
-    null stands for a failed benchmark, NaN for a skipped one.
+    null marks a failed benchmark, NaN a skipped benchmark.
     """
     columns = child(document).get("result_columns")
     machine = child(document, "params")

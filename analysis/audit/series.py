@@ -118,7 +118,7 @@ def children(document: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def from_values(name: str, unit: str, values: Any, **attributes: Any) -> Series | None:
-    """Return a series of raw measurements.
+    """Return a series from raw measurements.
 
     Args:
         name: Name of the series.
@@ -158,7 +158,7 @@ def from_summary(
     centers: Sequence[str] = tuple(_CENTERS),
     **attributes: Any,
 ) -> Series | None:
-    """Return a series of which the file has only summary statistics.
+    """Return a series from summary statistics, for a file without raw measurements.
 
     Args:
         name: Name of the series.

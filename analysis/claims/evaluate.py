@@ -1,7 +1,7 @@
-"""Evaluation of claims: select the runs of a check, estimate its number, and answer the claim.
+"""Evaluation of claims: select the runs of a check, estimate its quantity, and answer the claim.
 
-The estimate of a check has a 95% interval. If there is no estimate, the finding names the missing
-data.
+The estimate of a check has a 95% interval. If the data allow no estimate, the finding states the
+reason.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Data:
 
 
 def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> pd.DataFrame:
-    """Return the rows that meet every condition.
+    """Return the rows that satisfy every condition.
 
     Args:
         frame: The rows.
@@ -95,8 +95,8 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
         noun: Name of a row in messages, such as "run".
 
     Raises:
-        InsufficientData: If no row meets all conditions. The message lists the conditions, up to
-            the first one that leaves no row.
+        InsufficientData: If no row satisfies all conditions. The message lists the conditions up to
+            the first condition that leaves no row.
     """
     rows = frame
     applied = dict[str, tuple[Condition, ...]]()
@@ -115,7 +115,7 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
 
 
 def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
-    """Return the runs of one side: those that meet the conditions.
+    """Return the runs of one side, which are the runs that satisfy the conditions.
 
     The runs are added to `data.used`.
 
@@ -132,7 +132,7 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
     if metric is not None:
         ok = rows[is_ok(rows)]
         if ok.empty:
-            raise InsufficientData("none of these runs is ok")
+            raise InsufficientData("none of these runs has outcome ok")
         rows = ok[ok[metric].notna()] if metric in ok else ok.iloc[:0]
         if rows.empty:
             raise InsufficientData(f"no {metric} was measured in these {counted(len(ok), 'run')}")
@@ -211,7 +211,7 @@ def paired_operations(
         rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
         if rows.empty:
             raise InsufficientData(
-                f"none of {counted(len(runs), 'run')} was profiled; "
+                f"none of these {counted(len(runs), 'run')} was profiled; "
                 "measure with measure.profile=true"
             )
         if metric not in rows or rows[metric].isna().all():
@@ -228,12 +228,12 @@ def paired_operations(
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """The answer to a check.
+    """Result of a check: its answer, with the estimate and the required range.
 
     Attributes:
         check: The check.
         answer: The answer to the check. It is UNDECIDED if the interval includes an end of the
-            bound, and NO_DATA if there is no estimate.
+            bound, and NO_DATA if the data allow no estimate.
         quantity: Name of the estimated quantity, such as "median speedup".
         value: The estimate.
         low: Low end of its 95% interval.
@@ -257,7 +257,7 @@ class CheckFinding:
 
 
 def evaluate(check: Check, data: Data) -> CheckFinding:
-    """Answer a check.
+    """Return the finding of a check.
 
     If the data do not allow an estimate, the answer is NO_DATA and `missing` is the reason.
     """
@@ -276,7 +276,7 @@ def _finding(
     needed: str = "",
     remedy: Callable[[Estimate, Bound], str] | None = None,
 ) -> CheckFinding:
-    """Return the finding of a check.
+    """Return the finding that follows from the estimates of a check.
 
     Args:
         check: The check.
@@ -286,7 +286,8 @@ def _finding(
         points: Number of points behind the estimates.
         bound: The required range; None for the bound of the check.
         needed: The required range as text; by default it describes the bound.
-        remedy: Function that states which data would decide an undecided estimate.
+        remedy: Function that states which data would decide an undecided estimate. Its arguments
+            are the least favorable estimate and the bound.
     """
     bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
@@ -294,7 +295,7 @@ def _finding(
     worst = estimates[answers.index(answer)]
     missing = ""
     if answer is ClaimAnswer.UNDECIDED:
-        missing = "the interval includes the bound"
+        missing = "the interval includes an end of the required range"
         if not np.isfinite([worst.low, worst.high]).all():
             verb = "is" if points == 1 else "are"
             missing = f"{counted(points, 'point')} {verb} too few for an interval with two ends"
@@ -364,7 +365,7 @@ def _ranking(check: Check, data: Data) -> CheckFinding:
 
 
 def _sides(check: Check, data: Data) -> list[pd.DataFrame]:
-    """Return the measured runs of A and B; all runs if a check has no sides."""
+    """Return the measured runs of A and of B; all measured runs if a check has no sides."""
     if not check.a:
         return [side(data, check.where, check.metric)]
     return [side(data, {**check.where, **each}, check.metric) for each in (check.a, check.b)]
@@ -396,7 +397,7 @@ def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) 
         finding: A finding over pairs.
         missing: Number of points that both sides tried but only one measured.
         low: Lowest possible value of the quantity over the pairs and these points.
-        high: Highest possible value.
+        high: Highest possible value over the pairs and these points.
     """
     if not missing:
         return finding
@@ -450,7 +451,11 @@ def _decide_quantile(
 
 
 def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Conditions]]:
-    """Return the conditions of each version and of the version before it."""
+    """Return the conditions of each version and of the previous version: (new, old) pairs.
+
+    Raises:
+        InsufficientData: If the runs record fewer than two versions.
+    """
     name = check.successive
     rows = require(data.frame, check.where)
     versions: list[str] = []
@@ -467,7 +472,7 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
 def _ratio_of_quantiles(
     check: Check, data: Data, side_pairs: Sequence[tuple[Conditions, Conditions]]
 ) -> CheckFinding:
-    """Divide A's quantile by B's quantile; both sides may have different points."""
+    """Return the finding on A's quantile divided by B's; the sides may have different points."""
     estimates = []
     counts = []
     for a, b in side_pairs:
@@ -664,7 +669,7 @@ def _regress_on(
         columns: Columns whose weights the check needs.
 
     Raises:
-        InsufficientData: If a column has no weight: it is a text, constant, or collinear.
+        InsufficientData: If a column has no weight because it is text, constant, or collinear.
     """
     design = _rank_design(rows, columns)
     texts = [name for name in columns if name not in design]
@@ -714,8 +719,8 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     The terms are the given columns, and the hyperparameters and settings that vary. With ranks, a
     weight does not change under monotone transformations of a term or the response (Iman and
     Conover, Technometrics 21, 1979). A column that is not a hyperparameter, such as parameters,
-    depends on all hyperparameters. If one is given, batch_size is the only hyperparameter that is
-    added.
+    depends on all hyperparameters. If such a column is given, batch_size is the only hyperparameter
+    that is added.
     """
     names = [str(name) for name in rows]
     others = [name for name in names if name == "batch_size" or name.startswith("model.")]
@@ -835,7 +840,7 @@ def summary(verdicts: Sequence[ClaimVerdict]) -> str:
 
 
 def sentences(verdict: ClaimVerdict) -> list[str]:
-    """Describe the finding of each check with data, and the missing data of the others."""
+    """Describe the finding of each check with data, and why the other checks have no data."""
     lines = [_describe(finding) for finding in verdict.findings if finding.points]
     missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
     for reason, count in missing.items():

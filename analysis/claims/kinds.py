@@ -1,6 +1,6 @@
 """The kinds of check that a claim may consist of, each with its statement and fields.
 
-A check only states the claim; `analysis.claims.evaluate` finds the numbers.
+A check only states what is claimed; `analysis.claims.evaluate` estimates the numbers.
 """
 
 import math
@@ -91,9 +91,9 @@ KINDS = {
         required=("a", "b"),
         optional=("metric", "margin"),
     ),
-    # A quantile of the speedups of A over B. `successive` names a column of versions; then A is
-    # each version and B the version before it. With `operations`, the speedups are of operations in
-    # profiled runs, selected by type and by their intensity on B. If `paired` is false, A's
+    # A quantile of the speedups of A over B. If `successive` names a column of versions, A is each
+    # version and B is the previous version. With `operations`, the speedups are of operations in
+    # profiled runs, selected by their type and their intensity on B. If `paired` is false, A's
     # quantile is divided by B's quantile, whether or not both sides measured the same points.
     "ratio": CheckKind(
         statement="{middle} speedup{measured}, {sides}, is {bound}",
@@ -109,7 +109,8 @@ KINDS = {
         required=("operations",),
         optional=("quantile",),
     ),
-    # Of the points with an outcome in `b_outcome` on B, the share with one in `a_outcome` on A.
+    # The share of the points with an outcome in `b_outcome` on B whose outcome on A is in
+    # `a_outcome`.
     "outcome": CheckKind(
         statement=(
             "of the points with outcome {b_outcome} on {b}, the share with {a_outcome} on {a} "
@@ -131,9 +132,9 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its kind, conditions on its runs (`where`), and the fields that the kind takes.
+    """One check: its kind, conditions on its runs (`where`), and the fields that the kind uses.
 
-    `KINDS` documents the fields of each kind. Fields that the kind does not take have defaults.
+    `KINDS` documents the fields of each kind. Fields that the kind does not use have defaults.
     """
 
     kind: str

@@ -194,11 +194,12 @@ def _require_keys(entry: Any, needed: Sequence[str], others: Sequence[str], loca
     Args:
         entry: The YAML value.
         needed: Keys that the entry must have.
-        others: Keys that it may have.
+        others: Keys that the entry may have.
         location: Location of the entry, for messages.
 
     Raises:
-        ConfigError: If it is not a mapping, has an unknown key, lacks a key or has an empty value.
+        ConfigError: If the entry is not a mapping, has an unknown key, lacks a key, or has an empty
+            value.
     """
     if not isinstance(entry, dict):
         raise ConfigError(

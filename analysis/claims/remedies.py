@@ -52,7 +52,7 @@ def decide_ratios(
             "not change the answer, but together with the noise of single points it may"
         )
     else:
-        reason = "the noise of single points leaves it open"
+        reason = "the noise of single points leaves the check undecided"
     if is_published(*sides):
         return (
             f"{reason}; a second published measurement of both sides at these points would decide "
@@ -104,7 +104,7 @@ def decide_slope(
     needed = max(values + 1, math.ceil(values * min(ratio, 10.0) ** 2))
     text = f"about {needed} values of {label(of)} instead of {values} would decide it"
     if is_published(*sides):
-        return f"{text}; no others are published on these platforms"
+        return f"{text}; no other values are published for these platforms"
     remedy = describe_more_values(sides, rows, of, needed)
     return f"{text}; {remedy}" if remedy else text
 
@@ -126,7 +126,7 @@ def decide_level(runs: pd.DataFrame, estimate: Estimate, bound: Bound) -> str:
         return f"more than {_MAX_SESSIONS} sessions, since the number is close to the bound"
     sessions = math.ceil((half_width / distance) ** 2)
     if is_published(runs):
-        return f"about {counted(sessions, 'measurement')} by others would decide it"
+        return f"about {counted(sessions, 'independent measurement')} would decide it"
     return describe_sessions(runs, sessions)
 
 

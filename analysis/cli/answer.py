@@ -153,8 +153,8 @@ def _no_match_reason(selection: Selection) -> str:
                 reasons.append(f"{option} {value}: {hint}the store has {known}")
     if not reasons:
         conditions = shlex.join(command_line(replace(selection, store=(), experiment=())))
-        reasons.append(f"no run meets all of {conditions}")
-    return f"no run matches, of {counted(len(frame), 'run')} in the store; {'; '.join(reasons)}"
+        reasons.append(f"no run satisfies all of {conditions}")
+    return f"no run matches among {counted(len(frame), 'run')} in the store; {'; '.join(reasons)}"
 
 
 def answer(
@@ -166,7 +166,8 @@ def answer(
         analysis: The analysis.
         frame: One row per run.
         options: Options of the analysis.
-        selection: The options that chose the frame. Proposed commands for other parts narrow it.
+        selection: The options that chose the frame. The commands that the result proposes for the
+            other parts narrow this selection.
 
     Returns:
         The result. If some runs were not used, its `set_aside` names them.
@@ -207,11 +208,11 @@ def answer(
 
 
 class _HomogeneousPart(NamedTuple):
-    """A part of a frame.
+    """Populations of a frame that are analyzed together, and the remaining populations.
 
     Attributes:
-        used: Populations that are used together.
-        others: The other populations.
+        used: Populations that are analyzed together.
+        others: The remaining populations.
         shared: What the used populations have in common, as text.
     """
 
@@ -258,7 +259,7 @@ def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_H
 
 
 def _describe_part(frame: pd.DataFrame, part: _HomogeneousPart, words: Sequence[str]) -> Paragraph:
-    """State which runs were used, and the commands for the others.
+    """State which runs were used, and the commands that analyze the other runs.
 
     Args:
         frame: All runs.

@@ -133,11 +133,12 @@ def _export(options: ExportOptions, selection: Selection) -> None:
     """Write the chosen runs to a file, or append them to a Parquet store.
 
     CSV and Parquet have one row per run with params, metrics and tags; Parquet keeps types and
-    units. A .zip holds the runs with all their files: every command reads it as --store, and
-    `import` logs its runs into a store.
+    units. A .zip contains the runs with all their files. Every command can read it with --store,
+    and `import` logs its runs into a store.
 
     --parquet appends the runs to a folder of Parquet files, partitioned by experiment, month and
-    device. Every command reads the folder as --store. Runs in the folder are not appended again.
+    device. Every command can read the folder with --store. Runs that the folder already contains
+    are skipped.
     """
     if options.parquet is not None:
         _export_parquet(options, selection)
@@ -161,13 +162,14 @@ def _export_parquet(options: ExportOptions, selection: Selection) -> None:
     from analysis.store.write import export_parquet
 
     if options.file is not None:
-        raise ConfigError("FILE", options.file, "--parquet takes no file", "omit one of the two")
+        problem = "cannot be combined with --parquet"
+        raise ConfigError("FILE", options.file, problem, "omit FILE or --parquet")
     folder = Path(options.parquet or "").expanduser().absolute()
     experiments = selection.experiment or (default_experiment(),)
     appended, present = export_parquet(
         load_selection(selection), folder, selection.store, experiments
     )
-    print(f"{counted(appended, 'run')} appended to {folder}, {present:,} were there already")
+    print(f"{counted(appended, 'run')} appended to {folder}, {present:,} already there")
     print(f"Analyze it anywhere: python -m analysis runs --store {shlex.quote(str(folder))}")
 
 
@@ -206,8 +208,8 @@ class ImportOptions(Arguments):
 def _import_bundle(options: ImportOptions, selection: Selection) -> None:
     """Log runs that were measured elsewhere, with their files, into a store.
 
-    Runs that the store already holds are not logged again. The tag `origin` holds the former id of
-    a run. To analyze a .zip without importing it, give it as --store.
+    Runs that the store already contains are skipped. The tag `origin` states the former id of a
+    run. To analyze a .zip without importing it, pass it to --store.
     """
     from analysis.store.write import import_bundle
 
@@ -215,12 +217,12 @@ def _import_bundle(options: ImportOptions, selection: Selection) -> None:
     logged, present = import_bundle(
         Path(options.file), selection.written, experiment, Ticker("runs")
     )
-    print(f"{counted(logged, 'run')} logged, {present:,} were there already")
+    print(f"{counted(logged, 'run')} logged, {present:,} already there")
 
 
 def _single_experiment(selection: Selection, default: str) -> str:
     if len(selection.experiment) > 1:
-        problem = "an import goes into one experiment"
+        problem = "runs can be written to only one experiment"
         raise ConfigError("--experiment", list(selection.experiment), problem, "name one")
     return next(iter(selection.experiment), default)
 
@@ -230,7 +232,10 @@ class FolderOptions(Arguments):
     """Options of the commands that import published measurements."""
 
     dir: str | None = option(
-        None, "the folder, if the package does not contain them", metavar="DIR", positional=True
+        None,
+        "folder with the measurements, if the package does not contain them",
+        metavar="DIR",
+        positional=True,
     )
 
 
@@ -246,7 +251,7 @@ def _import_command(source: PublishedSource) -> SubCommand:
         for line in folder.skipped_entries:
             say(f"damaged: {line}", sys.stderr)
         parts = [f"logged {counted(logged, 'published run')}"]
-        parts.append(f"{present:,} were there already" if present else "none were there before")
+        parts.append(f"{present:,} already there")
         skipped = len(folder.skipped_entries)
         if skipped:
             entries = "entry" if skipped == 1 else "entries"
@@ -258,12 +263,12 @@ def _import_command(source: PublishedSource) -> SubCommand:
     if source.folder:
         location = f"DIR is a {source.folder}"
     else:
-        location = f"They come with the package (from {source.origin}), so there is no DIR"
+        location = f"The package contains them (from {source.origin}), so omit DIR"
     summary = source.summary[0].upper() + source.summary[1:]
     import_source.__doc__ = (
         f"{summary}, marked source=published, into the experiment\n{source.experiment} unless "
         f"--experiment names another. {location}.\n"
-        "Runs that the store already holds are not logged again."
+        "Runs that the store already contains are skipped."
     )
     example = f"python -m analysis import-{source.name}"
     if source.folder:
@@ -318,8 +323,8 @@ class ReportOptions(Options):
 def _report(options: ReportOptions, selection: Selection) -> None:
     """Write one self-contained HTML page with every analysis that the runs allow.
 
-    The page names missing data, and shows heterogeneous runs as separate populations. It opens
-    without a network.
+    The page lists missing data, and shows heterogeneous runs as separate populations. It opens
+    without a network connection.
     """
     from rich.console import Console
 
@@ -362,7 +367,7 @@ def _sweep_page(options: SweepPageOptions, selection: Selection) -> None:
     """Write the page of a sweep with interactive figures, its table of points, and its report.
 
     When a sweep ends, its run in MLflow gets these files. --log adds them to the run of an older
-    sweep. The files open without a network.
+    sweep. The files open without a network connection.
     """
     from analysis.sweep_page.page import (
         log_files,
@@ -401,7 +406,7 @@ _STORE_COMMANDS = (
     SubCommand(
         name="audit",
         options=AuditOptions,
-        summary="which conclusions the results of other harnesses allow: hyperfine, "
+        summary="conclusions that the results of other harnesses support: hyperfine, "
         "pytest-benchmark, asv and others",
         example="python -m analysis audit before-*.json --against after-*.json",
         action=audit,
@@ -426,7 +431,8 @@ _STORE_COMMANDS = (
     SubCommand(
         name="report",
         options=ReportOptions,
-        summary="every analysis the runs allow as one HTML page: figures, numbers, missing data",
+        summary="one HTML page with every analysis that the runs allow: figures, numbers, missing "
+        "data",
         example="python -m analysis report --out report.html",
         action=_report,
     ),

@@ -76,7 +76,7 @@ class Output(Arguments):
     )
     all: bool = option(
         False,
-        "print all rows, all columns and everything that limits the answer",
+        "print all rows, all columns and all caveats of the answer",
         group=_OPTION_GROUP,
     )
     log: bool = option(
@@ -99,8 +99,8 @@ class FigureOutput(Output):
     )
     width: float | None = option(
         None,
-        "set the figure for print, with this exact width, such as 3.3 for one column or 7 for a "
-        "page",
+        "format the figure for print, with exactly this width, such as 3.3 for one column or 7 for "
+        "a page",
         metavar="INCHES",
         low=2.5,
         group=_OPTION_GROUP,
@@ -130,7 +130,7 @@ def emit_result(
         ConfigError: If an output cannot be written or drawn. Nothing is printed then.
     """
     if output.csv == "-" and output.json == "-":
-        problem = "--csv writes to standard output already"
+        problem = "--csv already writes to standard output"
         raise ConfigError("--json", output.json, problem, "name a file for one of them")
     table_file = _file_of(output.csv, "--csv")
     json_file = _file_of(output.json, "--json")
@@ -172,13 +172,13 @@ def _figure_files(result: Result, output: FigureOutput) -> list[Path]:
         problem = "needs a figure"
         raise ConfigError("--width", output.width, problem, "name its file with --figure")
     if files and not result.drawable:
-        problem = "there is nothing to draw"
-        raise ConfigError("--figure", str(files[0]), problem, "choose other runs")
+        problem = "the result has nothing to draw"
+        raise ConfigError("--figure", str(files[0]), problem, "omit it, or select different runs")
     return files
 
 
 def _print_requested(result: Result, output: FigureOutput) -> None:
-    """Print CSV or JSON if standard output was requested for it, else the text and the table."""
+    """Print CSV or JSON if its option is "-", else the text and the table."""
     if output.csv == "-":
         _print_csv(result.table)
         if result.set_aside is not None:
@@ -197,7 +197,7 @@ def _file_of(path: str | None, option: str) -> Path | None:
 
 
 def _check_writable(path: str, option: str) -> Path:
-    """Return the path of a file to write.
+    """Check that a path names a file in an existing folder, and return it.
 
     Raises:
         ConfigError: If the path is a folder, or its folder does not exist.
@@ -214,20 +214,21 @@ def _check_writable(path: str, option: str) -> Path:
 
 
 def check_file(path: str, option: str, *, suffixes: Sequence[str], kind: str) -> Path:
-    """Return the path of a file to write.
+    """Check the folder and the suffix of an output file, and return its path.
 
     Args:
         path: The path that the user gave.
-        option: The option that an error names.
-        suffixes: Allowed endings, in lower case.
-        kind: Description of the allowed files for the error, such as "a .html file".
+        option: Option that an error message names.
+        suffixes: Allowed suffixes in lower case, such as ".html".
+        kind: Description of the allowed files for the error message, such as "a .html file".
 
     Raises:
-        ConfigError: If the folder does not exist, or the ending is not allowed.
+        ConfigError: If the path is a folder, its folder does not exist, or the suffix is not
+            allowed.
     """
     target = _check_writable(path, option)
     if target.suffix.lower() not in suffixes:
-        raise ConfigError(option, path, "has an unknown ending", f"name {kind}")
+        raise ConfigError(option, path, "has an unsupported suffix", f"name {kind}")
     return target
 
 
@@ -338,7 +339,7 @@ def print_result(result: Result, *, everything: bool = False) -> None:
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
     if omitted:
-        _print_note(console, f"{counted(omitted, 'more line')}: --all")
+        _print_note(console, f"{counted(omitted, 'more line')}: see --all")
     if result.rows:
         _print_grids(console, result.rows, limits)
     elif result.rows is not None and len(result.table):
@@ -364,7 +365,7 @@ def _print_grids(
             _print_note(console, note)
     omitted = len(grids) - len(fitting_grids)
     if omitted:
-        _print_note(console, f"{counted(omitted, 'more map')}: --all prints them")
+        _print_note(console, f"{counted(omitted, 'more map')}: see --all")
 
 
 def _print_table(
@@ -425,7 +426,7 @@ def _safe_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _escape_formula(value: Any) -> Any:
-    """Put a quotation mark before a text that a spreadsheet would evaluate."""
+    """Put an apostrophe before a text that a spreadsheet would evaluate."""
     if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
         return f"'{value}"
     return value
@@ -481,7 +482,7 @@ def _format_column(values: pd.Series) -> pd.Series:
 
 
 def _without_columns_in_point_names(table: pd.DataFrame) -> pd.DataFrame:
-    """Drop the columns whose values the names of points contain, if the table has point names."""
+    """Drop the columns that point names repeat, if the table has a column of point names."""
     if POINT not in table:
         return table
     return table[
@@ -510,7 +511,7 @@ _NO_LIMITS = _TableLimits(sys.maxsize, sys.maxsize, sys.maxsize, states_constant
 
 
 class _FittingTable(NamedTuple):
-    """The columns of a table that are printed, and those that are not.
+    """A table cut to the columns that are printed, and the columns that are not printed.
 
     Attributes:
         cells: The printed cells, as text.

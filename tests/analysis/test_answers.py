@@ -287,7 +287,7 @@ def test_the_option_all_prints_lines_and_columns_that_the_short_form_omits(
     short = printed_lines(result, capsys)
     long = printed_lines(result, capsys, all=True)
 
-    assert short[:7] == ["It is so.", *sentences[:5], "4 more lines: --all"]
+    assert short[:7] == ["It is so.", *sentences[:5], "4 more lines: see --all"]
     assert short[-2:] == [
         "The same in all rows: device D",
         "10 more rows, 10 more columns (column 10 and 9 more): "

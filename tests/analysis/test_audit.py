@@ -410,8 +410,8 @@ def test_two_files_of_a_harness_are_two_sessions(tmp_path: Path, harness: str) -
         ),
         pytest.param(
             {**aiperf(1), "osl_mismatch_count": {"unit": "requests", "avg": 96.0}},
-            "96 of 100 requests returned another number of tokens than requested, "
-            "so latencies and token rates are of other work than requested",
+            "96 of 100 requests returned a different number of tokens than requested, "
+            "so latencies and token rates are for different work than requested",
             id="aiperf-short-answers",
         ),
         pytest.param(
@@ -652,7 +652,7 @@ def test_a_criterion_series_is_named_after_its_folder(
 def test_a_relative_change_of_criterion_is_not_read_as_a_time(tmp_path: Path) -> None:
     change = {"mean": {"point_estimate": 0.02}, "median": {"point_estimate": 0.02}}
 
-    with pytest.raises(DataError, match="holds no measurement above zero in a known format"):
+    with pytest.raises(DataError, match="contains no measurement above zero in a known format"):
         read_one(tmp_path, change)
 
 
@@ -995,11 +995,11 @@ def test_different_versions_of_an_asv_benchmark_are_not_compared(tmp_path: Path)
     assert [(finding.about, finding.sentence) for finding in findings] == [
         (
             "s.time_x('10')",
-            "Not compared: the files hold different versions of the benchmark's code.",
+            "Not compared: the files are from different versions of the benchmark's code.",
         ),
         (
             "s.time_x('20')",
-            "Not compared: the files hold different versions of the benchmark's code.",
+            "Not compared: the files are from different versions of the benchmark's code.",
         ),
         ("", "Only on the second side: s.time_x('5')."),
     ]
@@ -1314,7 +1314,7 @@ def test_commands_of_one_file_get_the_advice_to_alternate_them(
     statement, _, suggested = finding.sentence.partition("To decide, measure both in turn: ")
 
     assert "differing by 0%: undecided" in statement
-    assert "One was measured before the other" in statement
+    assert "They were measured one after the other" in statement
     assert shlex.split(suggested) == ["paradnn", "compare", *commands]
 
 

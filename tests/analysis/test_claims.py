@@ -593,7 +593,7 @@ def test_scaling_software_and_infeed_report_the_planted_effects(
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert (
         error == "error: --baseline=2.9: needs exactly one column; "
-        "name it, such as --by version.tensorflow\n"
+        "name the column, such as --by version.tensorflow\n"
     )
 
     out = run(capsys, "infeed", *old_version, *one_device)
@@ -896,7 +896,7 @@ def test_a_check_without_a_required_field_is_rejected(check: str, field: str) ->
             f"{{kind: trend, {TPU_GPU}, metric: examples_per_second, of: model.nodes, "
             "direction: rises}",
             "published",
-            r"values of nodes instead of 4 would decide it; no others are published",
+            r"values of nodes instead of 4 would decide it; no other values are published",
             id="published trend",
         ),
         pytest.param(

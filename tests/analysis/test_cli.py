@@ -95,7 +95,7 @@ REJECTED = [
     ("heatmap --y nodes --family fcc,fc", "--family=fcc: unknown value; did you mean fc?"),
     (
         "boxplot --family fc --figure '{folder}/out.gif'",
-        "out.gif: has an unknown ending; name a .png, .svg or .pdf file",
+        "out.gif: has an unsupported suffix; name a .png, .svg or .pdf file",
     ),
     (
         "boxplot --family fc --width 3.3",
@@ -114,7 +114,7 @@ REJECTED = [
     ),
     (
         "boxplot --family gru",
-        "no run matches, of 34 runs in the store; --family gru: the store has fc, lstm",
+        "no run matches among 34 runs in the store; --family gru: the store has fc, lstm",
     ),
     (
         "boxplot --device 'Test GPUs'",
@@ -122,7 +122,7 @@ REJECTED = [
     ),
     ("boxplot --outcome okk", "--outcome=okk: unknown value; did you mean ok? choose from ok"),
     ("boxplot --platform gpuu", "--platform=gpuu: unknown value; did you mean gpu? choose"),
-    ("boxplot --family fc --platform gpu", "no run meets all of --family fc --platform gpu"),
+    ("boxplot --family fc --platform gpu", "no run satisfies all of --family fc --platform gpu"),
     (
         "runs --store /none",
         "no tracking store at /none: give the path of an mlflow.db, of a Parquet store or",
@@ -132,7 +132,7 @@ REJECTED = [
     ("runs --csv /nowhere/x.csv", "--csv=/nowhere/x.csv: there is no folder /nowhere"),
     (
         "export frame.xlsx",
-        "FILE=frame.xlsx: has an unknown ending; name a .csv, .parquet or .zip file",
+        "FILE=frame.xlsx: has an unsupported suffix; name a .csv, .parquet or .zip file",
     ),
     ("export /nowhere/x.csv", "FILE=/nowhere/x.csv: there is no folder /nowhere"),
     (
@@ -140,10 +140,10 @@ REJECTED = [
         "--out=/nowhere/report.html: there is no folder /nowhere; name a",
     ),
     ("report --out '{folder}'", "is a folder; name a file in a folder that exists"),
-    ("report --out '{folder}/report.txt'", "has an unknown ending; name a .html file"),
+    ("report --out '{folder}/report.txt'", "has an unsupported suffix; name a .html file"),
     (
         "report --out '{folder}/r.html' --family gru",
-        "no run matches, of 34 runs in the store; --family gru: the store has",
+        "no run matches among 34 runs in the store; --family gru: the store has",
     ),
     (
         "report --out '{folder}/r.html' --experiment Default",
@@ -176,7 +176,7 @@ REJECTED = [
     ("import-deepbench .", "DIR=.: import-deepbench reads no folder"),
     ("import-tiny .", "DIR=.: import-tiny reads no folder"),
     ("import-layers .", "DIR=.: import-layers reads no folder"),
-    ("import-archive --experiment a --experiment b", "an import goes into one experiment"),
+    ("import-archive --experiment a --experiment b", "runs can be written to only one experiment"),
 ]
 
 

@@ -374,7 +374,9 @@ def test_a_file_written_by_another_program_is_read(tmp_path: Path) -> None:
     ("command", "message"),
     [
         pytest.param("export", "--parquet DIR", id="no target"),
-        pytest.param("export x.csv --parquet {folder}", "takes no file", id="two targets"),
+        pytest.param(
+            "export x.csv --parquet {folder}", "cannot be combined with --parquet", id="two targets"
+        ),
         pytest.param("export --parquet {store}/mlflow.db/x", "cannot be written", id="unwritable"),
         pytest.param(
             "export {tmp}/x.zip --store {remote}", "export the bundle from that store", id="zip"
