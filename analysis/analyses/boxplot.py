@@ -32,7 +32,7 @@ from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
-#: Candidates for the default metric: `choose_metric` takes the first that nine of ten runs have.
+#: Candidates for the default metric, in order of preference (see `choose_metric`).
 _DEFAULT_METRICS = (
     "flops_utilization",
     "flops_utilization_spec",
@@ -42,9 +42,10 @@ _DEFAULT_METRICS = (
 #: The percentiles of the paper's Figure 11: whisker, box, bar, box, whisker.
 PERCENTILES = (2, 9, 50, 91, 98)
 _PERCENTILE_COLUMNS = [f"p{percentile}" for percentile in PERCENTILES]
-#: With fewer points, the 9th percentile lies between the two lowest of them, so there is no box.
+#: With fewer points, the 9th percentile lies between the two lowest points, so there is no box.
 MIN_POINTS_OF_BOX = 13
-#: With fewer points, the 2nd percentile lies between the two lowest, so there are no whiskers.
+#: With fewer points, the 2nd percentile lies between the two lowest points, so there are no
+#: whiskers.
 MIN_POINTS_OF_WHISKERS = 51
 
 #: Maximum number of boxes in a figure.
@@ -61,12 +62,14 @@ class BoxplotOptions(Options):
     """Options of `boxplot`: the metric and the groups."""
 
     metric: str | None = column_option(
-        None, "a metric (default: FLOPS utilization, else a metric that most runs have)", "NAME"
+        None,
+        "metric to show (default: FLOPS utilization, else a metric that most runs have)",
+        "NAME",
     )
     by: tuple[str, ...] = column_option(
         ("family",), "columns of the groups: a box for each combination of their values"
     )
-    a: tuple[str, ...] = side_option("A", "boxes of the speedups of A over --b in the metric: ")
+    a: tuple[str, ...] = side_option("A", "show the speedups of A over B in the metric: ")
     b: tuple[str, ...] = side_option("B")
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -310,7 +313,7 @@ def box_statistics(
         "values",
     ]
     table = pd.DataFrame(rows, columns=columns)
-    # The estimate states an unknown end of an interval as infinite, the table as NaN.
+    # An unknown end of an interval is infinite in the estimate and NaN in the table.
     ends = ["median_low", "median_high"]
     table[ends] = table[ends].replace([np.inf, -np.inf], np.nan)
     positions = {name: position for position, name in enumerate(order)}
@@ -359,7 +362,7 @@ def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]
 
     missing = ""
     if row["missing"]:
-        missing = f"; {row['missing']} without a value omitted"
+        missing = f"; {counted(row['missing'], 'point')} without a value omitted"
     group = _describe_group(row, by)
     if not row["count"]:
         return f"{group}: no point has {quantity.name}{missing}."
@@ -372,9 +375,10 @@ def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]
     start = f"{group}: median {quantity.name} {median}{interval}; {points}{missing}."
     if row["count"] == 1:
         return start
-    extremes = format_range("minimum", "maximum")
     if row["count"] < MIN_POINTS_OF_BOX:
-        return f"{start} Their range is {extremes}; they are too few for percentiles."
+        extremes = format_range("minimum", "maximum", "to")
+        return f"{start} They range from {extremes}; they are too few for percentiles."
+    extremes = format_range("minimum", "maximum")
     whiskers = ""
     if row["count"] >= MIN_POINTS_OF_WHISKERS:
         whiskers = f", 96% between {format_range('p2', 'p98')}"
@@ -391,16 +395,16 @@ def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> d
 
     Args:
         boxes: Rows of `box_statistics` with at least one value each.
-        quantity: What the boxes show.
+        quantity: The quantity that the boxes show.
         by: Columns of the groups.
 
     Raises:
-        ConfigError: If there are more boxes than one figure holds.
+        ConfigError: If there are more than `_MAX_BOXES` boxes.
     """
     rows = boxes.to_dict("records")
     if len(rows) > _MAX_BOXES:
-        problem = f"{len(rows)} boxes do not fit one figure"
-        raise ConfigError("--by", ",".join(by), problem, "choose runs with --where")
+        problem = f"{len(rows)} boxes do not fit one figure, which has at most {_MAX_BOXES}"
+        raise ConfigError("--by", ",".join(by), problem, "select fewer runs with --where")
     longest = max(map(len, boxes["label"]))
     row_height = 0.32 if longest <= _SINGLE_LINE_CHARS else 0.65
     figure, (axes,) = drawing.panels(1, 8.0, 1.2 + row_height * len(rows))

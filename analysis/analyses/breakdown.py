@@ -1,5 +1,4 @@
-"""`breakdown`: where the time of a step goes, over all profiled models of a family, by category and
-type of operation.
+"""`breakdown`: divide the time of profiled steps by category and type of operation.
 
 A profile (measure.profile=true) states shares of the time of one step. The share of a category in a
 family is the median over the points of the family. Its 95% interval, from order statistics, allows
@@ -61,18 +60,18 @@ class BreakdownOptions(Options):
 
 @analysis(
     BreakdownOptions,
-    summary="where the step's time goes: categories and types of operations by family",
+    summary="time of the profiled step by category and type of operation, for each family",
     example="python -m analysis breakdown --family fc --figure breakdown.png",
     section="system",
     order=70,
     title="Where the step's time goes",
-    reading="Median share of the profiled step, over the points of a family. Blank time ran in no "
-    "known operation. Medians need not add up to the whole.",
+    reading="Median share of the profiled step, over the points of a family. Time outside known "
+    "operations is not shown. Medians need not add up to the whole.",
 )
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
     """Break the profiled steps of each family down by categories and types of operations.
 
-    The table is the one of `measure_shares`.
+    `measure_shares` describes the table.
 
     Raises:
         ParadnnError: If no run was profiled.
@@ -97,7 +96,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
 
 
 def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
-    """State the largest category of each group; groups with the same one are listed together."""
+    """State the largest category of each group; groups that share it are listed together."""
     largest: dict[str, list[str]] = {}
     bases = []
     points = 0
@@ -163,7 +162,7 @@ def _sentences(
     samples = "; ".join(dict.fromkeys(shares["sample"]))
     yield Paragraph(
         f"Shares are medians, with 95% intervals over {samples}. If the points are too few for an "
-        "interval, their middle half is stated. Medians need not add up to the whole."
+        "interval, the range of their middle half is stated. Medians need not add up to the whole."
     )
 
 
@@ -301,7 +300,7 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
         }
         found.append(row)
     table = pd.DataFrame(found)
-    # The estimate states an unknown end of an interval as infinite, the table as NaN.
+    # An unknown end of an interval is infinite in the estimate and NaN in the table.
     return table.replace({"low": -np.inf, "high": np.inf}, np.nan)
 
 

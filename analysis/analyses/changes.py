@@ -1,10 +1,9 @@
-"""`changes`: find where the level of a metric changed between sessions, by how much, and between
-which commits.
+"""`changes`: find changes in the level of a metric, with their sizes and the commits around them.
 
 E-divisive means (Matteson and James, J. American Statistical Association 109, 2014) find the change
 points of the logarithms. Permutation tests decide whether a change is significant, corrected for
 the number of series by Holm's rule. All runs of a session count as one value, because a session
-effect, which shifts all of its runs, is noise here. With --history, the values are the ratios to
+effect shifts all of them together and is noise here. With --history, the values are the ratios to
 the base that paradnn gate recorded.
 """
 
@@ -51,7 +50,7 @@ _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"
 class ChangesOptions(Options):
     """Options of `changes`: the metric, the column that labels sessions, and the source."""
 
-    metric: str = column_option("examples_per_second", "any metric above 0", "M")
+    metric: str = column_option("examples_per_second", "metric with positive values", "M")
     by: str | None = column_option(
         None, "column that labels sessions, such as a version or start_time (default: the commit)"
     )
@@ -110,7 +109,7 @@ def _parse_gate(line: bytes, metric: str) -> dict[str, Any]:
 
 @analysis(
     ChangesOptions,
-    summary="where the level of a metric changed, by how much, between which commits",
+    summary="changes in the level of a metric: when, by how much, and between which commits",
     example="python -m analysis changes --history gates.jsonl",
     load_frame=_read_history,
     has_figure=False,
@@ -137,7 +136,7 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
                 flag,
                 name,
                 "these runs have no such column",
-                "python -m analysis export runs.csv writes all columns",
+                "list all columns with python -m analysis export runs.csv",
             )
     label_column = options.by or _default_label_column(frame)
     every_series = list(_series(frame, options.metric, label_column))
@@ -281,8 +280,8 @@ def _best_split(logs: np.ndarray, draws: int) -> tuple[int, float]:
 def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the split of each row with the largest scaled energy distance.
 
-    A split compares the first n values X of a row with the next m values Y. It is maximized over n
-    and m. The scaled distance is n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|).
+    A split compares the first n values X of a row with the next m values Y. The scaled distance is
+    n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|). It is maximized over n and m.
 
     Args:
         rows: The values (rows, length).

@@ -72,8 +72,8 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     section="system",
     order=40,
     title="Messages between processes",
-    reading="Lines are start-up + size / bandwidth; a dotted line marks the size at which "
-    "another line holds.",
+    reading="Lines are start-up + size / bandwidth; a dotted line marks the size at which a new "
+    "line begins.",
     list_sections=_list_sections,
 )
 def channel(frame: pd.DataFrame, options: Options) -> Result:
@@ -136,7 +136,11 @@ def _piece_row(each: _Channel, piece: Piece) -> dict[str, object]:
 
 
 def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
-    """Find the channels of a frame and fit those with enough sizes."""
+    """Find the channels of a frame, and fit each channel that has enough message sizes.
+
+    Raises:
+        InsufficientData: If no run measured messages.
+    """
     runs = frame.head(0)
     if {*_GROUP, SIZE, TIME} <= {*frame.columns}:
         runs = frame[is_ok(frame) & frame[TIME].lt(np.inf)]
@@ -199,11 +203,15 @@ def _format_settings(names: Sequence[str], values: Sequence[Any]) -> list[str]:
 
 
 def _answer(channels: Sequence[_Channel]) -> AnalysisAnswer:
-    """State the start-up and bandwidth of a single channel, or the best ones of several."""
+    """State the shortest start-up and the highest bandwidth of the channels."""
     runs = sum(len(each.runs) for each in channels)
     fits = {each.full_name: each.fit for each in channels if each.fit is not None}
     if not fits:
-        sentence = f"{counted(len(channels), 'channel')} have too few sizes of messages for a fit."
+        verb = "has" if len(channels) == 1 else "have"
+        sentence = (
+            f"{counted(len(channels), 'channel')} {verb} too few message sizes for a fit; measure "
+            f"at least {MIN_SIZES}."
+        )
         return AnalysisAnswer(sentence=sentence, points=runs)
     quickest = min(fits, key=lambda name: fits[name].latency.value)
     widest = max(fits, key=lambda name: fits[name].bandwidth.value)
@@ -302,7 +310,7 @@ def _draw(channels: Sequence[_Channel]) -> drawing.Figure:
         if breaks <= _MAX_BREAKS:
             _mark_breaks(left, each.pieces, look["color"])
     _finish_panel(left, "Time of a message or a collective", "time (us)", "{:g}".format)
-    _finish_panel(right, "Its bandwidth", "size / time (B/s)", format_number)
+    _finish_panel(right, "Bandwidth", "size / time (B/s)", format_number)
     drawing.legend(figure)
     return figure
 

@@ -1,10 +1,10 @@
-"""`compare`: compare two platforms, environments, versions or sweeps, with a verdict for all
-points, for each family and for each cell (a point on both sides).
+"""`compare`: compare two platforms, environments, versions or sweeps point by point.
 
-A and B are conditions as in --where; ' & ' joins several. A verdict is about the points that both
-sides measured: faster, slower, equal within the margin, or undecided. The interval of every ratio
-allows for the scatter of processes and for the effects of sessions, hosts and order on one side
-(`paradnn.statistics.contrast`). The false discovery rate of all cells is controlled.
+There is a verdict for all points, for each family and for each cell (a point on both sides). A and
+B are conditions as in --where; ' & ' joins several conditions. A verdict is about the points that
+both sides measured: faster, slower, equal within the margin, or undecided. The interval of every
+ratio allows for the scatter of processes and for the effects of sessions, hosts and order on one
+side (`paradnn.statistics.contrast`). The false discovery rate of all cells is controlled.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ComparedPoints(NamedTuple):
             (Benjamini-Hochberg over all cells) and `verdict`.
         families: A row per family that either side measured, with the columns of `Contrast.row` and
             `judge`, and the numbers of cells with each verdict: `a_better`, `b_better`, `same`.
-        total: The row for all families together, without these numbers.
+        total: The row for all families together, without the numbers of cells.
     """
 
     cells: pd.DataFrame
@@ -95,8 +95,8 @@ class ComparedPoints(NamedTuple):
     order=160,
     title="Cell by cell",
     reading=(
-        "Each mark is a point that both measured, with the 95% interval of its ratio. The dashed "
-        "line and the band are the geometric mean with its interval."
+        "Each mark is a point that both sides measured, with the 95% interval of its ratio. The "
+        "dashed line and the band are the geometric mean with its interval."
     ),
 )
 def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
@@ -221,7 +221,7 @@ def compare_points(
         unit: Unit of the sample: "crossed" levels, "model" or "point".
     """
     cells = pair(a, b, metric, on)
-    # Without attrs, which pandas would copy with every slice.
+    # Remove the attrs while judging, because pandas would copy them with every slice.
     attrs = cells.attrs
     cells.attrs = {}
     _judge_cells(cells, rate, margin)

@@ -1,11 +1,11 @@
-"""`compare-published`: examples per second of every measured model, compared with published
-platforms.
+"""`compare-published`: compare the rate of every measured model with published platforms.
 
-The rate of a platform is published for the same step, else predicted with an interval. Measured
-points that differ in a setting which changes their operations, such as the precision or the compile
-mode, are never pooled. Eager runs are omitted if the same model was also measured compiled, since
-published platforms ran compiled graphs. A rate in another precision is used only if the platform
-has none in the same precision, and it is summarized separately.
+Rates are in examples per second. A platform's rate is the published rate of the same step or, if
+none was published, a prediction with an interval. Measured points that differ in a setting which
+changes their operations, such as the precision or the compile mode, are never pooled. Eager runs
+are omitted if the same model was also measured compiled, since published platforms ran compiled
+graphs. A rate in a different precision is used only if the platform has no rate in the same
+precision, and it is summarized separately.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class ComparePublishedOptions(Options):
 
     platform_of: tuple[str, ...] = option(
         ("V100", "TPU v2"),
-        "a device of the atlas; paradnn ask --list names them; repeatable",
+        "platform to compare with: a device of the atlas, which paradnn ask --list shows; "
+        "repeatable",
         metavar="DEVICE",
         several="repeat",
     )
@@ -67,7 +68,8 @@ def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> 
     A point with replicates counts once, with their median. The table has a row for each measured
     point and platform:
 
-    - `family`, `point`, `settings` (those that vary among the points), `here_precision`.
+    - `family`, `point`, `settings` (those that vary among the points), and `here_precision` (the
+      precision on this machine).
     - `here`, `there`: examples per second on this machine and on the platform, with `_low` and
       `_high`.
     - `device`: the platform.
@@ -149,7 +151,7 @@ def _without_eager_duplicates(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sample_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return at most `_MAX_POINTS` points, taken in turn from all families."""
+    """Return at most `_MAX_POINTS` points, chosen round-robin from the families."""
     position = points.groupby("family").cumcount()
     order = position.sort_values(kind="stable").index
     return points.loc[order[:_MAX_POINTS]]
@@ -217,11 +219,11 @@ def _point_rows(
 
 
 def _find_rate(point: Mapping[Any, Any], device: str) -> _PlatformRate:
-    """Find the rate of a step on a device, in the most similar precision that has one.
+    """Find the rate of a step on a device, in the most similar precision that has a rate.
 
     The precision of the point has precedence, then precisions of the same width, then others.
     Within a precision, a published step has precedence over a prediction. If no precision has a
-    rate, the reason for the precision of the point is returned.
+    rate, `missing` is the reason for the precision of the point.
     """
     measured_precision = str(point["precision"])
     similar = [name for name in _PRECISIONS if _is_similar_precision(measured_precision, name)]
@@ -302,7 +304,7 @@ def _headline(table: pd.DataFrame) -> Highlight | None:
             verb = "ran"
             notes = ["published"]
             if rows["notes"].ne("").any():
-                notes.append("some limited by its input and dispatch, not by the device")
+                notes.append("some limited by input and dispatch, not by the device")
         else:
             verb = "would run"
             notes = ["predicted"]
@@ -364,8 +366,8 @@ def _sentences(
         )
     if len(compiled) > _MAX_POINTS:
         yield (
-            f"Of {len(compiled):,} points, {_MAX_POINTS} were compared, taken in turn from all "
-            "families. Use --where to choose points."
+            f"Of {len(compiled):,} points, {_MAX_POINTS} were compared, chosen round-robin from "
+            "the families. Use --where to select points."
         )
 
 

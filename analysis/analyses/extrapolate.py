@@ -49,8 +49,8 @@ class ExtrapolateOptions(Options):
 
     to: tuple[str, ...] = option(
         (),
-        "a device whose kernels are in the store or in the atlas; paradnn ask --list names the "
-        "devices of the atlas; repeatable",
+        "a device whose kernels are in the store or in the atlas (paradnn ask --list shows the "
+        "devices of the atlas); repeatable",
         metavar="DEVICE",
         several="repeat",
     )
@@ -84,7 +84,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
       nodes; the last two with `_low` and `_high`.
 
     Raises:
-        ConfigError: If no device is given, or one is unknown.
+        ConfigError: If no device is given, or a device is unknown.
         InsufficientData: If no model with layers was measured.
         HeterogeneousError: If runs of a device are heterogeneous.
     """
@@ -173,7 +173,7 @@ def _row(
 
     seconds, low, high, missing = _predict(point, device, kernels)
     host_seconds = float(point["step_time_ms"]) / 1e3
-    measured = _measured_there(point, points[points["device"] == device])
+    measured = _measured_seconds(point, points[points["device"] == device])
     covered = None
     if measured > 0 and seconds > 0:
         covered = low <= measured <= high
@@ -239,23 +239,23 @@ def _product_share(point: Mapping[Any, Any]) -> float:
     return sum(known) if known else math.nan
 
 
-def _measured_there(point: Mapping[Any, Any], there: pd.DataFrame) -> float:
+def _measured_seconds(point: Mapping[Any, Any], measured: pd.DataFrame) -> float:
     """Return the median step time in seconds of a point on another device; NaN if not measured.
 
     Args:
         point: The point.
-        there: The points measured on the other device.
+        measured: The points that were measured on the other device.
     """
-    keys = [name for name in map(str, there) if name.startswith("model.")]
-    keys += [name for name in _POINT_COLUMNS if name in there]
-    is_same = np.ones(len(there), dtype=bool)
+    keys = [name for name in map(str, measured) if name.startswith("model.")]
+    keys += [name for name in _POINT_COLUMNS if name in measured]
+    is_same = np.ones(len(measured), dtype=bool)
     for name in keys:
         value = point[name]
         if isinstance(value, list) or not pd.isna(value):
-            is_same &= there[name].astype("str").eq(str(value)).to_numpy()
+            is_same &= measured[name].astype("str").eq(str(value)).to_numpy()
         else:
-            is_same &= there[name].isna().to_numpy()
-    return float(there.loc[is_same, "step_time_ms"].median()) / 1e3
+            is_same &= measured[name].isna().to_numpy()
+    return float(measured.loc[is_same, "step_time_ms"].median()) / 1e3
 
 
 def _describe_host(point: Mapping[Any, Any], row: Mapping[str, Any]) -> str:
@@ -289,7 +289,8 @@ def _describe_products(point: Mapping[Any, Any]) -> str:
         covered += share
         m, n, k, _ = operation.product
         named.append(f"{m} x {k} by {k} x {n} {share:.0%}")
-    return f"Its {counted(len(flops), 'product')} by arithmetic: {', '.join(named)}."
+    products = counted(len(flops), "product")
+    return f"Largest of its {products}, by share of the arithmetic: {', '.join(named)}."
 
 
 def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) -> Iterator[str]:
@@ -360,7 +361,7 @@ def _describe_limits(count: int, options: ExtrapolateOptions) -> Iterator[str]:
     if _MAX_DESCRIBED < count <= _MAX_POINTS:
         yield f"{counted(count - _MAX_DESCRIBED, 'further point')}: see the table."
     if count > _MAX_POINTS:
-        yield f"The table has {_MAX_POINTS} of {count} points; choose others with --where."
+        yield f"The table has {_MAX_POINTS} of {count} points; select other points with --where."
     if options.examples is not None:
         yield (
             "An epoch is a whole number of steps without evaluation, input or restarts, and each "

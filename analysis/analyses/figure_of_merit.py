@@ -40,15 +40,16 @@ from paradnn.statistics.verdict import Verdict
 class FigureOfMeritOptions(Options):
     """Options of `figure-of-merit`: the rate, the sides, the baseline, and the units of work."""
 
-    metric: str = column_option("examples_per_second", "a rate", "M")
+    metric: str = column_option("examples_per_second", "rate to summarize", "M")
     by: str = column_option("device", "column whose values are the sides, such as software.name")
     baseline: str | None = option(
         None, "the side whose figure of merit is 1 (default: the first by name)", metavar="SIDE"
     )
     work: tuple[tuple[str, str], ...] = option(
         (),
-        "hours that a node takes for each unit of work, instead of runs, such as Titan=60,6,12, in "
-        "the same order for each side; repeatable (default baseline: the first)",
+        "replace runs with the hours that a node needs for each unit of work, such as "
+        "Titan=60,6,12, in the same order for each side; repeatable (default baseline: the first "
+        "side)",
         metavar="SIDE=HOURS",
         several="repeat",
     )
@@ -82,8 +83,8 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     - `harmonic` and `arithmetic`, the means of the rates;
     - `merit`, the harmonic mean divided by the baseline's harmonic mean;
     - `mean_ratio`, the arithmetic mean over points of the ratio to the baseline;
-    - `_low` and `_high` of `harmonic` and `merit`, the ends of 95% intervals; NaN if runs have
-      none.
+    - `_low` and `_high` of `harmonic` and `merit`, the ends of 95% intervals; NaN if an error is
+      unknown.
 
     The rate of a point is the median over its runs. Intervals include the error of each
     measurement: Student's t, by the delta method on logarithms, with Satterthwaite's degrees of
@@ -111,7 +112,8 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
     if suite.empty:
         raise InsufficientData(
-            f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where"
+            f"no point was measured with every {by} of {', '.join(parts)}; "
+            f"choose fewer values of {by} with --where"
         )
     missing = {name: len(each) - len(suite) for name, each in points.items()}
     points = {name: each.loc[suite.index] for name, each in points.items()}
@@ -129,7 +131,8 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     return Result(
         numbers=pd.DataFrame(rows),
         sentences=[
-            f"The suite is the {len(suite)} points that every {by} measured: {_families(suite)}.",
+            f"The suite is the {counted(len(suite), 'point')} measured with every {by}: "
+            f"{_families(suite)}.",
             *_describe_nodes(nodes),
             *_means(rows, units([metric]).get(metric, "")),
             *_describe_coverage(missing, points, runs),
@@ -217,7 +220,10 @@ def _positive_numbers(flag: str, side: str, text: str) -> list[float]:
 def _describe_nodes(nodes: Mapping[str, float]) -> Iterator[str]:
     if any(count != 1 for count in nodes.values()):
         texts = (f"{count:,.10g} of {name}" for name, count in nodes.items())
-        yield f"Rates are of all nodes ({', '.join(texts)}), without communication between nodes."
+        yield (
+            f"Rates are totals over all nodes ({', '.join(texts)}), without communication between "
+            "nodes."
+        )
 
 
 def _from_work(options: FigureOfMeritOptions) -> Result:
@@ -428,7 +434,7 @@ def _decide_merit(points: pd.DataFrame, base: pd.DataFrame, effects: Sequence[Ef
 
 
 def _baseline_alone(first: str, suite: pd.DataFrame) -> AnalysisAnswer:
-    """State that no other side was measured."""
+    """State that only the baseline was measured."""
     sentence = f"Only {first} was measured, on {counted(len(suite), 'point')}"
     return AnalysisAnswer(sentence=sentence, points=len(suite))
 

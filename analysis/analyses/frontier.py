@@ -2,21 +2,21 @@
 
 Choices that do the same work are compared in two quantities: cost, and latency or accuracy. Without
 prices, throughput replaces cost. Latency is a quantile over served queries or, in a closed loop,
-the median over batches. --x and --y select any two metrics that have a better direction, such as
-the tokens per second of the system and of one user. With --limit, the output also recommends a
-choice.
+the median over batches. --x and --y select any two metrics that have a better direction (higher or
+lower), such as the tokens per second of the system and of one user. With --limit, the output also
+recommends a choice.
 
-A choice beats another if it is no worse in both quantities and better in one (Pareto dominance). A
-choice is beaten if the measurements show that another beats it. It is on the frontier if no other
-choice can beat it. Otherwise it is undecided. All of these statements hold simultaneously with 95%
-confidence: Shaffer's step-down method tests the pairs of choices (`paradnn.statistics.pairwise`).
-The test allows for session effects between choices that were measured in separate sessions
-(`paradnn.statistics.priors`).
+A choice beats another choice if it is no worse in both quantities and better in at least one
+(Pareto dominance). A choice is beaten if the measurements show that another choice beats it. It is
+on the frontier if no other choice can beat it. Otherwise it is undecided. All of these statements
+hold simultaneously with 95% confidence: Shaffer's step-down method tests the pairs of choices
+(`paradnn.statistics.pairwise`). If choices were measured in separate sessions, the test allows for
+session effects (`paradnn.statistics.priors`).
 
 All intervals of a task hold simultaneously with 95% confidence (Bonferroni), so they also hold for
 the best choice. If other choices may be as good, the best measured value overstates the advantage
 of its choice (selection bias). The answer therefore shrinks it toward the other values
-(`paradnn.statistics.shrinkage`). The table holds the measured value.
+(`paradnn.statistics.shrinkage`). The table contains the measured value.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from paradnn.statistics.shrinkage import luck_of_largest
 from paradnn.statistics.variances import moderate_variances
 from paradnn.store.metrics import METRICS
 
-#: Better directions of metrics that have one only when choices are compared: the offered query
-#: rate and the training time.
+#: Better direction of the offered query rate and of the training time. `METRICS` gives them none,
+#: because they have a better direction only in a comparison of choices.
 _BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
 #: Maximum number of choices that a paragraph lists.
 _MAX_LISTED = 5
-#: Number of tasks that are described in sentences. With --limit, all are.
+#: Maximum number of tasks that are described in sentences. With --limit, all tasks are described.
 _DESCRIBED_TASKS = 3
-#: Maximum number of panels of a figure, and of labeled choices in a panel.
+#: Maximum number of panels in a figure, and maximum number of labeled choices in a panel.
 _MAX_PANELS = 6
 _MAX_LABELED = 6
-#: Upper bound of a pair's variance from sessions, in units of the variance of one session. It
-#: covers an effect of each choice's session and the drift within both sessions.
+#: Upper bound of the variance that sessions add to the difference of two choices, in units of the
+#: variance of one session effect. It covers the effects of both sessions and the drift within them.
 _MAX_SESSION_FACTOR = 4.0
 _BEATEN_COLOR = "#999999"
 _LINE_COLOR = "#555555"
-#: Possible standings of a choice among the others.
+#: Possible standings of a choice compared with all other choices of its task.
 ON = "on the frontier"
 UNDECIDED = "undecided"
 BEATEN = "beaten"
@@ -86,8 +86,8 @@ class FrontierOptions(Options):
     price: tuple[str, ...] = price_option("cost becomes a quantity to choose by")
     limit: tuple[tuple[str, str], ...] = option(
         (),
-        "recommend a choice that keeps a limit, such as latency_p99_ms=15: a maximum, or a minimum "
-        "if more is better; repeatable",
+        "recommend a choice that satisfies a limit, such as latency_p99_ms=15: a maximum, or a "
+        "minimum if more is better; repeatable",
         metavar="METRIC=VALUE",
         several="repeat",
     )
@@ -103,14 +103,14 @@ def _list_sections(frame: pd.DataFrame) -> Iterator[SectionSpec]:
 
 @analysis(
     FrontierOptions,
-    summary="what no other choice beats in cost, latency, throughput or accuracy, and which to choose",
+    summary="choices that no other choice beats in cost, latency, throughput or accuracy",
     example="python -m analysis frontier --price V100=2 --limit latency_p99_ms=15 --figure frontier.png",
     gate="queries",
     section="all",
     order=150,
     title="What to choose",
     reading=(
-        "The line joins the choices on the frontier. Filled: no other can be better; hollow: "
+        "The line joins the choices on the frontier. Filled: no other choice can beat it; hollow: "
         "undecided; gray: beaten."
     ),
     list_sections=_list_sections,
@@ -120,7 +120,7 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
 
     Raises:
         ConfigError: If a limit is not a number, or --x, --y or --limit names an unknown metric or
-            one without a better direction.
+            a metric without a better direction.
         InsufficientData: If no task has two choices with both quantities.
     """
     prices = read_prices(options.price, frame)
@@ -133,7 +133,7 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     paragraphs = [*_paragraphs(described, by_size, limits, currency)]
     if prices:
         where = f": {prices.origin}" if prices.origin else ""
-        paragraphs.append(Paragraph(f"Prices given here override those that runs recorded{where}."))
+        paragraphs.append(Paragraph(f"Prices from --price override recorded prices{where}."))
     table = pd.concat([front.table.assign(task=front.task) for front in found], ignore_index=True)
     sentences = [_best(front, currency) for front in by_size[:_DESCRIBED_TASKS]]
     best = Highlight("What to choose", " ".join(sentences))
@@ -181,19 +181,22 @@ def _paragraphs(
     rest = by_size[len(described) :]
     if rest:
         sizes = " to ".join(dict.fromkeys(str(len(front.table)) for front in (rest[-1], rest[0])))
-        yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
+        yield Paragraph(
+            f"See the table for {counted(len(rest), 'further task')} (choices per task: {sizes})."
+        )
     if not limits:
         # The median as an example, so that about half of the choices qualify.
         limit = f"{described[0].y}={described[0].table[described[0].y].median():.3g}"
         yield Paragraph(f"To get a recommendation, state a requirement, such as --limit {limit}.")
     yield Paragraph(
-        "A choice is beaten if another is shown to beat it, and on the frontier if none can; "
-        "otherwise it is undecided. All of these statements hold at once with 95%."
+        "A choice is beaten if another choice is shown to beat it. It is on the frontier if no "
+        "other choice can beat it. Otherwise it is undecided. All of these statements hold "
+        "simultaneously with 95% confidence."
     )
     if any(front.has_session_effects for front in by_size):
         yield Paragraph(
-            "Choices that were measured in separate sessions may differ by effects of those "
-            "sessions."
+            "The comparison allows for session effects between choices that were measured in "
+            "separate sessions."
         )
 
 
@@ -256,13 +259,13 @@ def _describe(front: Frontier, currency: str) -> Paragraph:
     unknown = int(front.table[ends].isna().any(axis=1).sum())
     for count, words in (
         (len(rows) - _MAX_LISTED, "not listed, see --csv."),
-        (unknown, "with an open interval: measure longer, or replicates."),
-        (front.incomplete, "omitted for lack of one of the quantities."),
+        (unknown, "with an open interval: measure longer, or add replicates."),
+        (front.incomplete, "omitted: one of the quantities was not measured."),
     ):
         points += [f"{counted(count, 'choice')} {words}"] if count > 0 else []
     choices = counted(len(front.table), "choice")
     return Paragraph(
-        f"{front.task}: of {choices} in {label(front.x)} against {label(front.y)}, {counts}.",
+        f"{front.task}: {choices}, compared by {label(front.x)} and {label(front.y)}: {counts}.",
         tuple(points),
     )
 
@@ -299,21 +302,22 @@ def _unit(metric: str, currency: str) -> str:
 
 
 def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
-    """Recommend a choice that keeps the limits.
+    """Recommend a choice that satisfies the limits.
 
-    Among the choices that certainly keep all limits, the function recommends the best one in the
-    first quantity that has no limit. It lists the choices that may be as good. If no choice keeps
-    the limits, it names the nearest one.
+    Among the choices that certainly satisfy all limits, the function recommends the best choice in
+    the first quantity without a limit. It also lists the choices that may be as good. If no choice
+    certainly satisfies the limits, it names the best choice that may satisfy them, or else the
+    choice that is nearest to them.
     """
     by = next((name for name in (front.x, front.y) if name not in limits), front.x)
     table = front.table.sort_values(by, ascending=less_is_better(by), kind="stable")
     _, low, high = _ends(table, by)
     signed = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
-    # (limits, 3, choices): by how much the value, low and high end exceed each limit.
+    # (limits, 3, choices): by how much the value, the low end and the high end exceed each limit.
     excess = np.array([_ends(table, name) - limit for name, limit in signed.items()])
-    # Comparisons with NaN are false, so a choice with an unknown end never certainly keeps a limit.
-    keeps = (excess[:, 0] <= 0).all(axis=0)
-    surely_keeps = (excess[:, 2] <= 0).all(axis=0)
+    # Comparisons with NaN are false, so a choice with an unknown high end never surely qualifies.
+    qualifies = (excess[:, 0] <= 0).all(axis=0)
+    surely_qualifies = (excess[:, 2] <= 0).all(axis=0)
     requirements = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
         f"{format_number(limit, _unit(name, currency), digits=4)}"
@@ -325,22 +329,22 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
         quantities = [_quantity(row, metric, currency) for metric in (by, *limits)]
         return f"{row['choice']}{why}: {', '.join(quantities)}"
 
-    if not keeps.any():
+    if not qualifies.any():
         scale = np.maximum(np.abs([*signed.values()]), 1e-12)
         nearest = int((excess[:, 0].clip(0) / scale[:, None]).sum(axis=0).argmin())
         return Paragraph(
             f"For {requirements} no choice of {front.task} qualifies; "
             f"the nearest is {describe(nearest)}."
         )
-    if not surely_keeps.any():
+    if not surely_qualifies.any():
         return Paragraph(
             f"For {requirements} no choice of {front.task} qualifies with certainty; "
-            f"the best one that may qualify is {describe(int(keeps.argmax()))}."
+            f"the best one that may qualify is {describe(int(qualifies.argmax()))}."
         )
-    best = int(surely_keeps.argmax())
-    others = keeps & ~(low > high[best]) & (np.arange(len(table)) != best)
+    best = int(surely_qualifies.argmax())
+    others = qualifies & ~(low > high[best]) & (np.arange(len(table)) != best)
     extreme = "lowest" if less_is_better(by) else "highest"
-    why = f", of the {extreme} {label(by)} among those that qualify with certainty"
+    why = f", which has the {extreme} {label(by)} of the choices that qualify with certainty"
     points: tuple[str, ...] = ()
     if others.any():
         points = (f"May be as good: {'; '.join(table['choice'][others][:_MAX_LISTED])}.",)
@@ -348,15 +352,15 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
 
 
 class Ordering(NamedTuple):
-    """Known order of n choices in one quantity. Less is better.
+    """Pairwise order of n choices in one quantity, as far as it is known. Less is better.
 
     Each attribute is a boolean table (n, n). Row i, column j compares choice i with choice j.
 
     Attributes:
-        no_worse: Whether choice i is certainly no worse.
-        better: Whether choice i is certainly better.
-        may_be_no_worse: Whether choice i may be no worse.
-        may_be_better: Whether choice i may be better.
+        no_worse: Whether choice i is certainly no worse than choice j.
+        better: Whether choice i is certainly better than choice j.
+        may_be_no_worse: Whether choice i may be no worse than choice j.
+        may_be_better: Whether choice i may be better than choice j.
     """
 
     no_worse: np.ndarray
@@ -368,13 +372,13 @@ class Ordering(NamedTuple):
     def of_intervals(cls, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ordering:
         """Compare choices by simultaneous confidence intervals.
 
-        If the interval of a choice is unknown (its ends are NaN), no comparison of that choice is
-        certain. In the tests whether it may be better, its value replaces the low end.
+        If the interval of a choice is unknown, no comparison of that choice is certain. For
+        `may_be_no_worse` and `may_be_better`, its value then replaces the low end.
 
         Args:
             value: (n,) values.
-            low: (n,) low ends.
-            high: (n,) high ends.
+            low: (n,) low ends of the intervals; NaN if unknown.
+            high: (n,) high ends of the intervals; NaN if unknown.
         """
         least = np.where(np.isnan(low), -np.inf, low)
         most = np.where(np.isnan(high), np.inf, high)
@@ -422,15 +426,16 @@ class Ordering(NamedTuple):
 
 
 def dominance(orders: Sequence[Ordering]) -> tuple[np.ndarray, np.ndarray]:
-    """Compare all pairs of choices in all quantities.
+    """Return which choices beat which other choices over all quantities (Pareto dominance).
 
-    A choice beats another if it is no worse in any quantity and better in one.
+    A choice beats another choice if it is no worse in every quantity and better in at least one.
 
     Args:
         orders: The order of the n choices in each quantity.
 
     Returns:
-        Two boolean tables (n, n): whether choice i certainly beats choice j, and whether it may.
+        Two boolean tables (n, n): whether choice i certainly beats choice j, and whether choice i
+        may beat choice j.
     """
     surely = np.all([one.no_worse for one in orders], axis=0)
     surely &= np.any([one.better for one in orders], axis=0)
@@ -440,7 +445,7 @@ def dominance(orders: Sequence[Ordering]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
-    """Return the standing of each choice.
+    """Return the standing of each choice: beaten, undecided, or on the frontier.
 
     Args:
         surely: (n, n) whether choice i certainly beats choice j (see `dominance`).
@@ -451,7 +456,7 @@ def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
 
 
 def efficient(values: np.ndarray) -> np.ndarray:
-    """Return (n,) whether a choice is Pareto-efficient if the values were exact.
+    """Return (n,) whether each choice is Pareto-efficient, treating the values as exact.
 
     Args:
         values: (k, n) values of n choices in k quantities. Less is better.
@@ -461,23 +466,24 @@ def efficient(values: np.ndarray) -> np.ndarray:
 
 
 def _by_others(table: np.ndarray) -> np.ndarray:
-    """Return (n,) whether a column of a boolean table (n, n) is true off the diagonal."""
+    """Return (n,) whether each column of a boolean table (n, n) has a true off-diagonal entry."""
     return np.asarray((table & ~np.eye(len(table), dtype=bool)).any(axis=0))
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Choices of one task in two quantities.
+    """Choices of one task, compared in two quantities.
 
     Attributes:
         task: Name of the task.
         x: Metric of the first quantity.
         y: Metric of the second quantity.
-        table: A row for each choice, the best in `x` (the cheapest) first: `choice`, `platform`,
-            `runs`, `run_ids`, the quantities with `_low` and `_high`, `standing`, and whether the
-            choice is `efficient` at its values.
-        incomplete: Number of choices without one of the quantities.
-        has_session_effects: Whether differences between sessions may have decided a standing.
+        table: A row for each choice, the best choice in `x` first. Columns: `choice`, `platform`,
+            `runs` (their number), `run_ids`, each metric with the ends of its interval (`_low` and
+            `_high`), `standing`, and `efficient` (see `efficient()`).
+        incomplete: Number of choices that lack a metric, and so have no row.
+        has_session_effects: Whether session effects were part of a comparison that may decide a
+            standing.
         expected: Metric -> the value of its best choice, corrected for selection bias.
         pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
@@ -497,7 +503,7 @@ def less_is_better(metric: str, flag: str = "--limit") -> bool:
 
     Args:
         metric: Name of the metric.
-        flag: The option that an error names.
+        flag: Option that an error message names.
 
     Raises:
         ConfigError: If the metric is unknown or has no better direction.
@@ -509,7 +515,7 @@ def less_is_better(metric: str, flag: str = "--limit") -> bool:
             problem = "has no better direction"
         else:
             problem = "is not a metric"
-        remedy = "choose one that python -m paradnn list metrics names, such as latency_p99_ms"
+        remedy = "name a metric from python -m paradnn list metrics, such as latency_p99_ms"
         raise ConfigError(flag, metric, problem, remedy)
     return better == "lower"
 
@@ -532,8 +538,8 @@ def frontiers(
         y: Second quantity. Default: latency or accuracy.
 
     Raises:
-        ConfigError: If a quantity or limit names an unknown metric or one without a better
-            direction, or both quantities are the same.
+        ConfigError: If a quantity or limit names an unknown metric or a metric without a better
+            direction, or if both quantities are the same.
         InsufficientData: If no task has two choices with both quantities.
     """
     limits = limits or {}
@@ -541,10 +547,10 @@ def frontiers(
         if name is not None:
             less_is_better(name, flag)
     if x is not None and x == y:
-        raise ConfigError("--y", y, "is the same as --x", "name another metric")
+        raise ConfigError("--y", y, "is the same as --x", "name a different metric")
     used = is_ok(frame)
     if "best_accuracy" in frame:
-        # A training that missed its target accuracy in time still has a best accuracy.
+        # A training run that timed out before its target accuracy still has a best accuracy.
         used = used | (
             frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False)
         )
@@ -559,7 +565,10 @@ def frontiers(
         raise InsufficientData(
             "no task has two choices to compare",
             groups=omitted or [InsufficientData("none has outcome ok", group="all runs")],
-            remedy="measure more, such as python -m paradnn.train -m mode=inference batch_size=1,8,64",
+            remedy=(
+                "measure more choices, for example: "
+                "python -m paradnn.train -m mode=inference batch_size=1,8,64"
+            ),
         )
     return found
 
@@ -606,8 +615,7 @@ class _Choices(NamedTuple):
     Attributes:
         table: A row per choice.
         parts: The runs of each choice.
-        run_scatters: Per choice, metric -> the variance of the logarithm of one run (see
-            `_Scatter.runs`).
+        run_scatters: Per choice, metric -> the variance between runs (see `_Scatter.runs`).
         incomplete: Number of choices that lack a metric.
     """
 
@@ -664,7 +672,11 @@ def _number_duplicates(choices: pd.Series) -> pd.Series:
 def _quantities(
     task: Task, rows: pd.DataFrame, requested: tuple[str | None, str | None]
 ) -> tuple[str, str]:
-    """Return the requested quantities, with defaults for those that are None."""
+    """Return the two quantities: the requested metrics, with defaults in place of None.
+
+    Raises:
+        InsufficientData: If both quantities are the same.
+    """
     x, y = requested
     *candidates, default_y = task.work.role(ResultDescription).objectives
     if y is None:
@@ -674,7 +686,7 @@ def _quantities(
         recorded = [name for name in others if name in rows and rows[name].notna().any()]
         x = recorded[0] if recorded else others[-1]
     if x == y:
-        raise InsufficientData(f"--x and the default of --y are both {x}; name --y, too")
+        raise InsufficientData(f"--x and the default of --y are both {x}; also give --y")
     return x, y
 
 
@@ -684,7 +696,7 @@ def _dominance_over_sessions(
     names: Sequence[str],
     runs: Sequence[Sequence[Component | None]],
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
-    """Compare all pairs of choices, and allow for differences between their sessions.
+    """Return which choices beat which other choices, allowing for session effects.
 
     Rates and times are compared by logarithms. The variance of a difference has two parts: the
     noise of both choices within their sessions, and the effects of sessions that the choices do not
@@ -701,10 +713,11 @@ def _dominance_over_sessions(
         table: The n choices, with `_low` and `_high` of each metric.
         parts: (n,) the runs of each choice.
         names: (k,) the metrics.
-        runs: (n, k) variance of the logarithm of one run (see `_Scatter.runs`).
+        runs: (n, k) variance between runs (see `_Scatter.runs`).
 
     Returns:
-        The tables of `dominance`, and whether session effects were part of any decisive comparison.
+        The tables of `dominance`, and whether session effects were part of any comparison that may
+        decide a standing.
     """
     count = len(table)
     qualities = []
@@ -730,9 +743,10 @@ def _dominance_over_sessions(
     )
     surely_narrow, may_narrow = dominance([*qualities, *(one.single_order() for one in measured)])
     surely_wide, may_wide = dominance([*qualities, *(one.order(largest) for one in measured)])
-    # The exact session effects of a pair take about 10 ms. They are computed only for pairs that
-    # may decide a standing: the comparison changes between the narrowest and the widest intervals,
-    # and the standing does not follow from other pairs. All other pairs keep the upper bound.
+    # Computing the exact session effects takes about 10 ms per pair. They are computed only for
+    # pairs that may decide a standing. For these pairs, the narrowest and the widest intervals give
+    # different results, and the standing does not follow from other pairs. All other pairs keep
+    # the upper bound.
     beaten = _by_others(surely_wide)
     undecided = _by_others(may_narrow)
     is_decisive = (surely_narrow & ~surely_wide) | (may_wide & ~may_narrow & ~undecided)
@@ -800,12 +814,14 @@ class _Differences:
 
 @dataclass(frozen=True)
 class _Scatter:
-    """Scatter of one metric, estimated from all choices of a task.
+    """Scatter of one metric between runs and between sessions, from all choices of a task.
 
     Attributes:
-        runs: Per choice, the posterior variance of the logarithm of one run. It is None if the
-            metric has no prior; then the runs of a choice alone give its variance.
-        session: Posterior variance of the mean logarithm of a session; None without a prior.
+        runs: Per choice, the posterior variance of the metric's logarithm between runs in a
+            session. None if the metric has no prior; the variance then follows from the choice's
+            own runs.
+        session: Posterior variance of a session effect on the metric's logarithm; None if the
+            metric has no prior.
     """
 
     runs: Sequence[Component | None]
@@ -813,16 +829,17 @@ class _Scatter:
 
     @classmethod
     def unknown(cls, count: int) -> _Scatter:
-        """Return the scatter of a metric without a prior, for a number of choices."""
+        """Return the scatter of a metric without a prior, for `count` choices."""
         return cls([None] * count, None)
 
     @classmethod
     def of(cls, parts: Sequence[pd.DataFrame], metric: str) -> _Scatter:
-        """Update the priors of step times with the runs of all choices.
+        """Estimate the scatter: the priors of step times, updated with the runs of all choices.
 
-        All choices get the same variance, from the scatter of all their runs. If at least
-        MINIMUM_POINTS choices have replicates, each of these gets its own variance instead, shrunk
-        toward the others (see `moderate_variances`).
+        All choices get the same variance, from the scatter of all their runs. However, if at least
+        MINIMUM_POINTS choices have replicates that differ, each choice with replicates gets a
+        separate variance, shrunk toward those of the others (see `moderate_variances`). If a choice
+        lacks the metric, the scatter is unknown.
         """
         known = [part[part[metric].gt(0).fillna(False)] for part in parts if metric in part]
         if len(known) < len(parts):
@@ -847,9 +864,10 @@ class _Scatter:
 
 
 def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
-    """Return the variance of a run's logarithm within the sessions of one choice.
+    """Return the variance of a metric's logarithm between the runs in a session of one choice.
 
-    Its degrees of freedom are 0 if no session has replicates that differ.
+    The variance is pooled over the sessions. Its degrees of freedom are 0 if no session has
+    replicates that differ.
     """
     logs = pd.Series(np.log(part[metric].to_numpy(dtype="float64")))
     sessions = pd.Series(assign_sessions(part)).fillna("")
@@ -877,7 +895,7 @@ def _expected_best(
         values: (n,) value of each choice.
         parts: (n,) the runs of each choice.
         metric: The quantity.
-        runs: (n,) variance of the logarithm of one run (see `_Scatter.runs`).
+        runs: (n,) variance between runs (see `_Scatter.runs`).
     """
     sign = -1 if less_is_better(metric) else 1
     if _is_quality(metric, values):
@@ -894,9 +912,9 @@ def _expected_best(
 
 
 def _session_variance_of_choices(parts: Sequence[pd.DataFrame], metric: str) -> np.ndarray:
-    """Return the variance (n,) of each choice's session effects relative to the mean choice.
+    """Return the variance (n,) of each choice's session effects, relative to the mean over choices.
 
-    It is 0 if all choices have the same share of their runs in each session.
+    The variances are 0 if all choices have the same share of their runs in each session.
     """
     rows = pd.concat(parts, ignore_index=True)
     choice = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -910,15 +928,15 @@ def _session_variance_of_choices(parts: Sequence[pd.DataFrame], metric: str) -> 
 def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Component:
     """Return the variance of a choice's mean logarithm due to noise within its sessions.
 
-    If a session has replicates, the variance follows from `run` or, without it, from the scatter of
-    the replicates. Otherwise it follows from the recorded intervals; each run that timed a single
-    process or has no interval adds the prior of the scatter between processes. A value that a
-    schedule fixed has no noise.
+    If a session has replicates, the variance follows from `run`, or from the scatter of the
+    replicates if `run` is None. Otherwise the variance follows from the recorded intervals. Each
+    run that timed a single process or has no interval then adds the prior variance between
+    processes. A value that a schedule fixed has no noise.
 
     Args:
         part: The runs of the choice.
         metric: The quantity.
-        run: Posterior variance of the logarithm of one run (see `_Scatter.runs`).
+        run: Posterior variance of the metric's logarithm between runs (see `_Scatter.runs`).
     """
     known = part[part[metric].notna()]
     count = len(known)
@@ -943,7 +961,7 @@ def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Com
 
 
 def _session_variance(parts: Sequence[pd.DataFrame], names: Sequence[str]) -> Component:
-    """Return the posterior variance of a session effect: the largest over the given metrics."""
+    """Return the posterior variance of a session effect on logarithms: the largest over metrics."""
     rows = pd.concat(parts, ignore_index=True)
     choice = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     session = pd.factorize(pd.Series(assign_sessions(rows)).fillna(""))[0]
@@ -966,14 +984,14 @@ def _row(
     position: int,
     error: float,
 ) -> dict[str, object]:
-    """Return the row of `Frontier.table` of one choice, without its standing.
+    """Return the row of `Frontier.table` for one choice, without `standing` and `efficient`.
 
     Args:
         part: The runs of the choice.
         columns: Columns in which the choices differ.
         scatters: Metric -> the scatter of all choices.
         position: Position of the choice in `scatters`.
-        error: Probability that the interval of one metric misses the true value.
+        error: Probability that the interval of one metric excludes the true value.
     """
     first = part.iloc[0]
     platform = [
@@ -1005,10 +1023,10 @@ def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
 def _draw(
     by_size: Sequence[Frontier], limits: Mapping[str, float], currency: str
 ) -> drawing.Figure:
-    """Draw a panel with the frontier as a line for each of the first six tasks.
+    """Draw a panel per task, for at most six tasks, with the frontier as a line.
 
-    Filled marks are choices on the frontier, hollow marks undecided choices and gray marks beaten
-    choices. Colors are platforms. Error bars are the simultaneous confidence intervals.
+    Filled marks are choices on the frontier, hollow marks are undecided choices, and gray marks are
+    beaten choices. The color shows the platform. Error bars are simultaneous confidence intervals.
     """
     shown = by_size[:_MAX_PANELS]
     drawn, panels = drawing.panels(len(shown), 6.2, 4.4, across=2)

@@ -1,9 +1,9 @@
-"""`heatmap`: any metric over any two hyperparameters, with out of memory as a result (the paper's
-Figures 2 a-c and 7).
+"""`heatmap`: show a metric over two hyperparameters, including points that ran out of memory.
 
-Each family on each device has a map. A cell shows the median of its measured points. If only some
-of its points ran, the cell states the number of the others; if none ran, it states their outcome. A
-sentence names the columns that the cells pool over; --where fixes them.
+These are the paper's Figures 2 a-c and 7. Each family on each device has a map. A cell shows the
+median of its measured points. If only some of its points ran, the cell also states the number of
+points that did not run. If none of its points ran, the cell states their outcome. A sentence names
+the columns that the cells pool over; --where holds such a column constant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HeatmapOptions(Options):
         metavar="B",
         names="columns",
     )
-    metric: str | None = metric_option("what to show")
+    metric: str | None = metric_option("metric to show")
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
@@ -49,12 +49,12 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
 
 @analysis(
     HeatmapOptions,
-    summary="a metric over two hyperparameters; cells that ran out of memory say so",
+    summary="a metric over two hyperparameters, with cells that ran out of memory marked",
     example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 "
     "--figure map.png",
     section="system",
     order=20,
-    reading="Median of the points in a cell; cells in which no point ran say why.",
+    reading="Median of the points in a cell; cells in which no point ran show the outcome.",
     list_sections=_list_sections,
 )
 def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
@@ -175,8 +175,8 @@ def _details(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Iterator[str]:
         memory = int(partial["memory"].sum())
         yield (
             f"In {counted(len(partial), 'cell')}, {failed} did not run, {memory} of them out of "
-            "memory. The value is the median of the others, often the smaller models."
+            "memory. The value is the median of the other points, often of smaller models."
         )
     unmeasured = maps.unmeasured(cells)
     if unmeasured:
-        yield f"{counted(unmeasured, 'cell')} not measured, left blank."
+        yield f"{counted(unmeasured, 'cell')} not measured, left empty."

@@ -1,12 +1,11 @@
-"""`infeed`: which models wait for their input, and the speedup that a faster input pipeline could
-bring (the paper's Figure 5).
+"""`infeed`: find the models that wait for input, and bound the speedup of a faster pipeline.
 
-The host does a fixed amount of work per example, while the device's work grows with the model, so
-larger models wait less. For each point, the analysis decides whether it is input-bound, and bounds
-the speedup of a faster pipeline. For each family on each device, it estimates the share of
-input-bound points. Runs with a real input pipeline (data=images) also measure the gain if input is
-free, that is, takes no time, and the processor time of the pipeline. From both follows the number
-of cores that would feed a model.
+This is the paper's Figure 5. The host does a fixed amount of work per example, while the device's
+work grows with the model, so larger models wait less. For each point, the analysis decides whether
+it is input-bound, and bounds the speedup of a faster pipeline. For each family on each device, it
+estimates the share of input-bound points. Runs with a real input pipeline (data=images) also
+measure the processor time of the pipeline, and the gain from free input, which takes no time. These
+two measurements give the number of cores that would feed a model without waits.
 """
 
 from __future__ import annotations
@@ -180,12 +179,12 @@ def _details(summary: InputBoundSummary) -> Iterator[str]:
         )
     if summary.gain is not None:
         gain = format_percent_interval(summary.gain)
-        yield f"Measured: free input makes them {gain} faster in the median."
+        yield f"Measured: free input makes the median model {gain} faster."
     if summary.cores is not None:
         most = summary.points["cores"].max()
         yield (
-            f"Cores that would feed them at that speed: {summary.cores.value:.3g} in the median, "
-            f"{most:.3g} at most."
+            f"Cores that would feed a model at that speed: {summary.cores.value:.3g} in the "
+            f"median, {most:.3g} at most."
         )
 
 
@@ -212,7 +211,7 @@ def input_waits(
     return analyze_groups(
         frame,
         lambda group: _summarize(group, options),
-        "no point has a wait for its input",
+        "no run recorded how long it waits for its input",
         "measure with a real input pipeline: python -m paradnn.train model=residual data=images "
         "measure=quick, about 20 seconds",
     )

@@ -1,10 +1,10 @@
-"""`latency`: latency over the rate at which queries arrive, with a curve and its knee for each
-policy and platform.
+"""`latency`: compute latency over the rate at which queries arrive, and the knee of the curve.
 
-The knee is the rate with the highest power, rate / latency. Below the knee, a higher rate adds
-little latency; above it, latency grows faster than the rate (Kleinrock, "Power and deterministic
-rules of thumb for probabilistic problems in computer communications", ICC 1979). For a single
-server with exponential times, the knee is at half of the rate that it can serve.
+Each policy on each platform has a curve. The knee is the rate with the highest power, rate /
+latency. Below the knee, a higher rate adds little latency; above it, latency grows faster than the
+rate (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer
+communications", ICC 1979). For a single server with exponential times, the knee is at half of the
+rate that it can serve.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from paradnn.core.errors import InsufficientData
 from paradnn.statistics.estimate import LEVEL
 
 _RATE = "scheduled_queries_per_second"
-#: Columns of the latency limit: some runs search the highest rate that meets it.
+#: Columns of the latency limit: some runs search for the highest rate within this limit.
 _LIMIT = ("server.percentile", "server.latency_ms")
 #: Settings that are swept or searched, and thus not part of a policy.
 _SWEPT = ("server.rate", *_LIMIT)
-#: Probability that an interval misses the true value.
+#: Probability that an interval excludes the true value.
 _ERROR = 1 - LEVEL
 #: Maximum number of curves in a figure.
 _MAX_CURVES = 12
@@ -99,7 +99,7 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     order=140,
     title="Latency over the rate of queries",
     reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries "
-    "arrived faster than they were served. Dotted: the highest rate that met its limit.",
+    "arrived faster than they were served. Dotted: the highest rate within its latency limit.",
     list_sections=_list_sections,
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
@@ -160,8 +160,8 @@ def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
         ]
         yield Paragraph(f"{task}: {quantile} of the latency over the rate.", tuple(points))
     yield Paragraph(
-        "The knee is the rate with the highest rate / latency (Kleinrock 1979); the brackets state "
-        "the range in which it may lie."
+        "The knee is the rate with the highest rate / latency (Kleinrock 1979); the parentheses "
+        "state the range in which the knee may lie."
     )
 
 
@@ -283,13 +283,13 @@ def find_knee(table: pd.DataFrame) -> Knee | None:
     """Find the knee of a curve.
 
     A latency without an interval counts as exact. If the interval of a latency has no upper end,
-    its power may be arbitrarily low.
+    the power at that rate may be arbitrarily low.
 
     Args:
         table: Rates in ascending order, with `latency`, `low` and `high`.
 
     Returns:
-        The knee; None if the highest power is at the first or the last rate.
+        The knee; None if there is no rate, or the highest power is at the first or the last rate.
     """
     rate = table["rate"].to_numpy(dtype="float64")
     latencies = table["latency"].to_numpy(dtype="float64")

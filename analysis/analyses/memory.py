@@ -1,8 +1,8 @@
-"""`memory`: the memory limit of each family on each device: the smallest points that ran out of
-memory, and the largest points that fitted.
+"""`memory`: find the memory limit of each family on each device.
 
-The only assumption is that the memory of a point grows with every size. Points that contradict it
-are named.
+The limit lies between the smallest points that ran out of memory and the largest points that
+fitted. The only assumption is that the memory of a point grows with every size. The output lists
+points that contradict this assumption.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     gate="untimed",
     section="system",
     order=30,
-    title="Where memory ends",
+    title="Memory limits",
     reading="Points at the edge come first in the table.",
     has_figure=False,
     list_sections=_list_sections,
@@ -82,7 +82,7 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
     columns of `MemoryFrontier.points`.
 
     Raises:
-        InsufficientData: If sizes differ in no group.
+        InsufficientData: If no group has points of different sizes.
         HeterogeneousError: If the runs of a group are heterogeneous.
     """
     frontiers, omitted = find_frontiers(frame, pool=options.pool)
@@ -119,14 +119,14 @@ def find_frontiers(
         The frontiers, and the groups without a frontier with the reasons.
 
     Raises:
-        InsufficientData: If sizes differ in no group.
+        InsufficientData: If no group has points of different sizes.
         HeterogeneousError: If the runs of a group are heterogeneous and `pool` is false.
     """
     return analyze_groups(
         frame,
         lambda group: _find_frontier(group, pool=pool),
-        "sizes differ in no group",
-        "measure several, about 10 seconds each: python -m paradnn.train -m model=fc "
+        "no group has points of different sizes",
+        "measure several sizes, about 10 seconds each: python -m paradnn.train -m model=fc "
         "batch_size=64,512,4096 measure=quick",
     )
 
@@ -159,7 +159,7 @@ def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
 
 
 def _size_columns(points: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Return the columns that hold sizes, as float64."""
+    """Return the columns that are sizes, as float64."""
     columns = {}
     for name in names:
         sizes = as_sizes(points[name])
@@ -180,7 +180,7 @@ def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.n
 
 
 def _answer(frontiers: Sequence[MemoryFrontier]) -> AnalysisAnswer:
-    """State the number of points that ran out of memory, and the smallest one per group."""
+    """State the number of points that ran out of memory, and the smallest such point per group."""
     tried = sum(len(frontier.points) for frontier in frontiers)
     failed = sum(int(frontier.points["failed"].sum()) for frontier in frontiers)
     if not failed:
@@ -213,7 +213,7 @@ def _sentences(frontiers: Sequence[MemoryFrontier]) -> Iterator[Paragraph]:
 
 
 def _details(points: pd.DataFrame) -> Iterator[str]:
-    """Name the points at the edge, and points that contradict others."""
+    """Name the points at the edge of memory, and the points that contradict other points."""
     failed = points[points["edge"] & points["failed"]]
     fitted = points[points["edge"] & ~points["failed"]]
     if len(failed):

@@ -1,7 +1,8 @@
-"""`overhead`: the time that the tool itself takes: quartiles of every phase of a point, and the
-share of the wall time that is spent on measuring.
+"""`overhead`: divide the wall time of runs into measuring, the model's own work and overhead.
 
-Runs of every outcome count, since a failed point takes time as well.
+The result has quartiles of every phase of a point, and the share of the wall time that is spent on
+measuring. Overhead is the time of the tool itself. Runs of every outcome count, since a failed
+point takes time as well.
 
 With `--layers`, the wall time of drivers is divided into the layers of the stack, from the
 scheduler's queue to the timed steps, for each launcher.
@@ -88,7 +89,7 @@ class OverheadOptions(Options):
 
 @analysis(
     OverheadOptions,
-    summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
+    summary="wall time of a sweep: measuring, the model's own work, and the overhead of this tool",
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
     section="system",
@@ -104,7 +105,7 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
     phase counts as 0 seconds in sums and is excluded from quartiles.
 
     The table has a row per phase: phase, runs, q25, median, q75 and total in seconds, and share of
-    the total. With `layers` it is the table of `layer_table`.
+    the total. With the option `layers`, it is the table of `layer_table` instead.
 
     Raises:
         InsufficientData: If there are no runs.
@@ -156,7 +157,7 @@ def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
     if spent.empty:
         runs = counted(untimed, "run")
         return AnalysisAnswer(
-            sentence=f"None of these {runs} reports phases; published runs do not."
+            sentence=f"None of these {runs} reports phases; published runs have no phases."
         )
     measuring = format_with_interval(phase_share(spent, MEASURING_PHASES), format_share)
     stack = format_with_interval(phase_share(spent, OVERHEAD_PHASES), format_share)
@@ -261,7 +262,7 @@ def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
         shares.append(f"{launcher} {share}")
     return AnalysisAnswer(
         sentence=(
-            f"Share of a driver's wall time before and between the model's own work, by launcher: "
+            f"Share of the stack's layers in a driver's wall time, by launcher: "
             f"{'; '.join(shares)}."
         ),
         points=len(by_driver),
@@ -270,7 +271,7 @@ def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _layer_sentences(by_driver: pd.DataFrame) -> Iterator[str]:
-    """State the wall time of drivers for each launcher."""
+    """Name the layers of the stack, and state the wall time of drivers for each launcher."""
     yield f"The stack's layers are {', '.join(STACK_LAYERS)}."
     for launcher, seconds in by_driver.groupby(level="launcher"):
         mean = seconds.sum(axis=1).mean()
@@ -415,6 +416,6 @@ def _phase_looks() -> dict[str, _Look]:
 
 
 def _write_share(axes: drawing.Axes, x: float, y: float, share: float) -> None:
-    """Write a share into a bar, on a pale background that keeps it legible on a hatch."""
+    """Write a share into a bar, on a pale background so that the hatch does not hide it."""
     box: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
     axes.text(x, y, f"{share:.0%}", ha="center", va="center", fontsize="small", bbox=box)

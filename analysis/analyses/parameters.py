@@ -1,9 +1,8 @@
-"""`parameters`: the range of trainable parameters of each family, with real models as points (the
-paper's Figure 1).
+"""`parameters`: summarize the number of trainable parameters of the models of each family.
 
-Distinct models are counted, not runs: a model that ran with ten batch sizes on two devices counts
-once. Runs of every outcome are included. With --space, the models of a design space are summarized
-without any run.
+This is the paper's Figure 1, with real models as points. Distinct models are counted, not runs: a
+model that ran with ten batch sizes on two devices counts once. Runs of every outcome are included.
+With --space, the models of a design space are summarized without any run.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
     Raises:
         InsufficientData: If there are no runs.
     """
-    del options  # the frame holds the models of --space already
+    del options  # the frame already contains the models of --space
     require_runs(frame)
     models = _distinct_models(frame)
     ranges = _ranges(pd.concat([models.generated, models.real]))
@@ -186,7 +185,7 @@ def _sentences(ranges: pd.DataFrame, models: _Models) -> Iterator[str]:
     for row in ranges.to_dict("records"):
         smallest = _format_count(row["minimum"])
         if row["models"] == 1:
-            yield f"{row['family']}: 1 model of {smallest} trainable parameters."
+            yield f"{row['family']}: 1 model with {smallest} trainable parameters."
             continue
         yield (
             f"{row['family']}: {row['models']} models from {smallest} to "

@@ -63,9 +63,10 @@ PREDICTABLE = {
     "step_time_ms": "",
 }
 
-#: Columns that state when and how a run was measured. An unmeasured point takes them from a
-#: measured one.
+#: Columns that state when and how a run was measured. The row of an unmeasured point copies them
+#: from a measured point.
 _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
+#: Inverse of the ridge penalty of the logistic regression (`C` of scikit-learn).
 _INVERSE_RIDGE_PENALTY = 1e3
 #: Minimum share of untried points in a space for a section in the report.
 _SPARSE_SHARE = 0.1
@@ -75,7 +76,7 @@ _SPARSE_SHARE = 0.1
 class PredictOptions(Options):
     """Options of `predict`: the metric, and the axes of its heat map."""
 
-    metric: str | None = metric_option("what to predict")
+    metric: str | None = metric_option("metric to predict")
     x: str | None = column_option(
         None, "hyperparameter on the x axis (default: batch_size if it varies)", "A"
     )
@@ -142,10 +143,10 @@ class Space(GroupKey):
     """Grid of points of one family on one device.
 
     Attributes:
-        runs: All runs of the family, including failed ones.
-        others: A row for every point without a run. `chance` is its probability of running out of
-            memory; 0 and 1 are proved by other runs. `outcome` is `EXCLUDED` if the chance exceeds
-            1/2, else ok.
+        runs: All runs of the family on the device, including failed runs.
+        others: A row for every point without a run. `chance` is the probability that the point runs
+            out of memory; 0 and 1 are proved by other runs. `outcome` is `EXCLUDED` if the chance
+            exceeds 1/2, else ok.
         keys: The columns in which points differ.
         measured: Number of measured points.
         failed: Number of points that were tried but not measured.
@@ -189,18 +190,20 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
             f"{count} {name}" for name, count in points["outcome"].value_counts().items()
         )
         raise InsufficientData(f"no point was measured ({ended})")
-    wanted = _spanned_grid(points)
-    keys = [str(name) for name in wanted]
+    grid = _spanned_grid(points)
+    keys = [str(name) for name in grid]
     if not keys:
-        raise InsufficientData("all runs are of one point, so the space is one point")
-    if len(wanted) > _MAX_POINTS:
-        what = f"the grid that the runs of {group.name} span has {len(wanted):,} points"
+        raise InsufficientData("all runs measure the same point, so there is nothing to predict")
+    if len(grid) > _MAX_POINTS:
+        what = f"the grid that the runs of {group.name} span has {len(grid):,} points"
         raise ConfigError(
             "predict", what, f"the maximum is {_MAX_POINTS:,}", "choose fewer runs with --where"
         )
-    others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
+    is_tried = _codes(grid, keys).isin(set(_codes(points, keys)))
+    others = _unmeasured_rows(grid[~is_tried], points, keys)
     if step_inputs.analytic_costs(points.head(1))["parameters"].notna().all():
-        # If the costs of measured points can be computed, a point without costs is no valid model.
+        # If the costs of measured points can be computed, a point without costs is not a valid
+        # model.
         others = others[step_inputs.analytic_costs(others)["parameters"].notna()].reset_index(
             drop=True
         )
@@ -280,15 +283,17 @@ def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
     return pd.Series(codes, index=points.index, dtype="object")
 
 
-def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return a row for each unmeasured point, with the other columns of a measured run.
+def _unmeasured_rows(
+    unmeasured: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]
+) -> pd.DataFrame:
+    """Return a row for each unmeasured point, with the other columns of a measured point.
 
     Args:
-        wanted: The values of the keys at the unmeasured points.
+        unmeasured: The values of the keys at the unmeasured points.
         points: The points that were tried.
         keys: The columns in which points differ.
     """
-    wanted = wanted.reset_index(drop=True)
+    unmeasured = unmeasured.reset_index(drop=True)
     versions = [name for name in points if str(name).startswith("version.")]
     copied = ["family", "device", *IDENTITY, *_point_keys(points), *_CIRCUMSTANCES, *versions]
     ok = points[is_ok(points)]
@@ -296,16 +301,16 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     codes = _codes(ok, settings)
     positions_by_settings = codes.groupby(codes.to_numpy()).indices
     candidates = [
-        positions_by_settings.get(code, range(len(ok))) for code in _codes(wanted, settings)
+        positions_by_settings.get(code, range(len(ok))) for code in _codes(unmeasured, settings)
     ]
-    # Copy the measured points with the same settings in turn, so that unmeasured points are spread
-    # over the same sessions.
+    # Cycle through the measured points with the same settings, so that the unmeasured points are
+    # spread over their sessions.
     templates = [each[number % len(each)] for number, each in enumerate(candidates)]
     rows = ok.iloc[templates][[name for name in dict.fromkeys(copied) if name in ok]].reset_index(
         drop=True
     )
     for name in keys:
-        rows[name] = wanted[name].astype(points[name].dtype)
+        rows[name] = unmeasured[name].astype(points[name].dtype)
     group = " ".join(
         str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points
     )
@@ -321,10 +326,11 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
     """Estimate the probability (n,) that each unmeasured point runs out of memory.
 
-    Points that measured runs prove to fit have 0, and points that failed runs exclude have 1. For
-    the others a logistic regression gives the probability. Its predictor is the logarithm of the
-    analytic lower bound of memory, or of the sizes if a bound is unknown. A ridge penalty keeps the
-    coefficients finite if fitting and failing points are separable.
+    The probability is 0 if measured runs prove that the point fits, and 1 if failed runs prove that
+    it does not. Otherwise a logistic regression gives the probability. Its predictor is the
+    logarithm of the analytic lower bound of memory, or the logarithms of the sizes if any bound is
+    unknown. A ridge penalty keeps the coefficients finite if fitting and failing points are
+    separable.
 
     Args:
         others: The unmeasured points.
@@ -411,7 +417,7 @@ def complete(
     spaces, omitted = analyze_groups(
         frame,
         lambda group: _space(group, metric, pool=pool),
-        f"nothing predicts {metric} yet",
+        f"not enough data to predict {metric}",
         "measure more points, about 10 seconds each: python -m paradnn.train -m model=fc "
         "model.nodes=128,512,2048 batch_size=64,512 measure=quick",
     )
@@ -528,7 +534,8 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     if name in rows:
         work = work.fillna(pd.to_numeric(rows[name], errors="coerce").astype("float64"))
     if work.isna().any():
-        raise InsufficientData(f"{name} of {int(work.isna().sum())} points is not known")
+        unknown = counted(int(work.isna().sum()), "point")
+        raise InsufficientData(f"{name} is unknown for {unknown}")
     return work.to_numpy(dtype="float64")
 
 
@@ -552,11 +559,14 @@ def _answer(completed: PredictedGrid) -> AnalysisAnswer:
         )
         return AnalysisAnswer(sentence=sentence, points=measured)
     excluded = sum(int((space.others["outcome"] == EXCLUDED).sum()) for space in spaces)
-    text = f"{name[0].upper()}{name[1:]} of {counted(others - excluded, 'point')} is predicted"
+    text = (
+        f"{name[0].upper()}{name[1:]} of {counted(others - excluded, 'point')} is predicted from "
+        f"{counted(measured, 'measured point')}"
+    )
     if excluded:
-        text += f", {excluded:,} more are taken to be out of memory,"
+        text += f"; expected to run out of memory: {counted(excluded, 'further point')}"
     return AnalysisAnswer(
-        sentence=f"{text} from {measured:,} measured ones{accuracy}.",
+        sentence=f"{text}{accuracy}.",
         points=measured + others,
         basis="the model of step times, fitted to the measured points",
     )
@@ -574,7 +584,7 @@ def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
         excluded = int((space.others["outcome"] == EXCLUDED).sum())
         rest = f"{len(space.others) - excluded:,} are predicted"
         if space.failed or excluded:
-            rest += f", {space.failed:,} did not run, {excluded:,} are taken to be out of memory"
+            rest += f", {space.failed:,} failed, {excluded:,} are expected to run out of memory"
         share = (
             f"{space.measured:,} of {space.total:,} points were measured, "
             f"{space.measured / space.total:.0%}"
@@ -634,7 +644,7 @@ def predicted_maps(completed: PredictedGrid, x: str, y: str, *, pool: bool = Fal
 
     Returns:
         The maps. `cells` has the further column `measured`: the number of measured points in a
-        cell, of all its `points`.
+        cell, out of its `points`.
     """
     found = make_heat_maps(completed.frame, x, y, completed.metric, pool=pool)
     keys = ["family", "device", "j", "i"]

@@ -1,10 +1,12 @@
-"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of the limit
-that the model reaches; or the limits of the operations of profiled runs.
+"""`roofline`: find the limit of each model (arithmetic or memory traffic), and the share reached.
 
-A roof belongs to a device and a precision. It has two ceilings, which the runs record as measured.
-Without measured ceilings, the specified ones are used. If a ceiling is unknown, verdict and share
-are unknown as well. A ceiling that was measured while other programs were running is a lower bound.
-It is marked as too low, and a later measurement in the store replaces it.
+With --operations, the analysis finds the limits of the operations of profiled runs instead.
+
+A roof belongs to a device and a precision. It has two ceilings, the arithmetic rate and the memory
+bandwidth. Runs record the measured ceilings; if they have none, specified ceilings replace them. If
+a ceiling is unknown, verdict and share are unknown as well. A ceiling that was measured while other
+programs were running is a lower bound. It is marked as too low, and a later measurement in the
+store replaces it.
 """
 
 from __future__ import annotations
@@ -155,7 +157,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
 
 
 def _table(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the points with their names; the columns of the limit come first."""
+    """Return the points with their names; the columns that describe the limit come first."""
     named = rows.set_index("run_id").loc[points["run_id"]].reset_index(drop=True)
     table = with_point_names(points.reset_index(drop=True), named)
     leading = [POINT, *_LEADING_COLUMNS]
@@ -352,7 +354,7 @@ def _unexplained_remarks(points: pd.DataFrame) -> Iterator[str]:
             cause = f"; {waiting} of them wait for input more than {fraction} of the time"
         yield (
             f"Below {format_share(_UNEXPLAINED_SHARE)} of the roof, where dispatch, input or small "
-            f"operations limit: {counted(len(below), 'point')}{cause}."
+            f"operations limit the rate: {counted(len(below), 'point')}{cause}."
         )
     if len(above):
         excess = format_share(above["share"].max() - 1)

@@ -28,6 +28,7 @@ from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.sides import describe_confounding
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, InsufficientData
+from paradnn.core.words import counted
 from paradnn.families import message_families
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component
@@ -39,11 +40,11 @@ from paradnn.statistics.transfers import MIN_SIZES, TransferFit, fit_transfers, 
 METRICS = ("examples_per_second", "flops_per_second")
 #: Column with the number of devices on all hosts: devices x hosts.
 _TOTAL = "total_devices"
-#: Column with the number of devices per host, if another column is the device count.
+#: Column with the number of devices per host, if the device count is in a different column.
 _PER_HOST = "devices_per_host"
 #: Columns that count devices. Runs of older versions may lack some.
 _COUNTS = ("devices", "hosts", _TOTAL, "platform.threads")
-#: Suffix of the name of a family whose runs split the weights over the devices.
+#: Suffix of the family name of runs that split the weights over the devices.
 _MODEL_PARALLEL = ", model parallel"
 #: Communication metrics of training over several processes, shown if the runs have them.
 _EXCHANGE = ("communication_ms", "communication_share", "gradient_bytes")
@@ -69,7 +70,7 @@ class ScalingOptions(Options):
     """Options of `scaling`: the rate, the column that counts devices, and the kind of scaling."""
 
     metric: Literal["examples_per_second", "flops_per_second"] = option(
-        "examples_per_second", "a rate"
+        "examples_per_second", "rate to compare"
     )
     by: str = column_option(
         "devices",
@@ -179,7 +180,7 @@ def _answer(found: Scaling, unit: str) -> AnalysisAnswer:
 
     Args:
         found: The fits.
-        unit: What the device counts count, such as "devices" or "threads".
+        unit: Name of the counted units, such as "devices" or "threads".
     """
     points = sum(family.points for family in found.families)
     ordered = sorted(found.families, key=lambda family: family.efficiency.value)
@@ -189,9 +190,9 @@ def _answer(found: Scaling, unit: str) -> AnalysisAnswer:
     def describe(family: FamilyScaling) -> str:
         speed = format_with_interval(family.efficiency, format_share)
         count = f"{family.counts[-1]} {unit}"
-        text = f"{family.family} runs on {count} at {speed} of the speed without loss"
+        text = f"{family.family} runs on {count} at {speed} of linear speedup"
         if family.efficiency.low > 1:
-            text += ", which is more than linear"
+            text += ", which is superlinear"
         return text
 
     if len(ordered) == 1:
@@ -212,19 +213,20 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
     for family in found.families:
         counts = ", ".join(map(str, family.counts))
         most = family.counts[-1]
-        scope = f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
+        points = counted(family.points, "point")
+        scope = f"{family.family}: over {points} on {counts} against 1 ({what}), "
         yield Paragraph(
             f"{scope}{_describe_fraction(family.fraction, what, weak=found.weak)}.",
             (
-                f"On {most}: a median of {format_percent_interval(family.efficiency)} of the speed "
-                f"of {most} without loss.",
+                f"On {most}: a median of {format_percent_interval(family.efficiency)} of linear "
+                "speedup.",
                 *_explain_superlinear(family, by),
             ),
         )
     if found.unpaired:
         yield (
-            f"Not compared: {', '.join(found.unpaired)}, without a point measured on both 1 and "
-            "more."
+            f"Not compared: {', '.join(found.unpaired)}. No point was measured both on 1 and on "
+            f"more ({what})."
         )
     law = "Amdahl's law, speedup = 1 / (s + (1 - s) / n)"
     if found.weak:
@@ -235,7 +237,7 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
     )
     for reason in dict.fromkeys(found.confounding.values()):
         names = ", ".join(name for name, each in found.confounding.items() if each == reason)
-        yield f"The interval of {names} rests on the prior of sessions: {reason}."
+        yield f"The interval of {names} depends on the prior of session effects: {reason}."
 
 
 def _describe_fraction(fraction: Estimate, what: str, *, weak: bool) -> str:
@@ -243,7 +245,7 @@ def _describe_fraction(fraction: Estimate, what: str, *, weak: bool) -> str:
 
     Args:
         fraction: The fraction with its interval.
-        what: What the device counts count, such as "devices".
+        what: Name of the counted units, such as "devices".
         weak: Whether the fraction is Gustafson's.
     """
     share = format_percent_interval(fraction)
@@ -274,7 +276,7 @@ def _explain_superlinear(family: FamilyScaling, by: str) -> Iterator[str]:
         return
     most = family.counts[-1]
     yield (
-        f"More than linear: either the work fits into the caches of {most} but not of 1, or "
+        f"Superlinear: either the work fits into the caches of {most} but not of 1, or "
         f"something slowed the baseline on 1. Measure the baseline again with {by}=1 "
         "replicate=1,2; if it is as slow as before, caches are the likely cause."
     )
@@ -294,7 +296,7 @@ def _exchange_sentences(pairs: pd.DataFrame) -> Iterator[Paragraph]:
         exchange = float(most["communication_ms"].median())
         sentence = (
             f"{name}, on {count}: {format_share(share)} of a step ({format_number(exchange)} ms) "
-            "is communication that computing does not hide"
+            "is communication that computation does not hide"
         )
         all_reduce = most["all_reduce_ms"].dropna()
         if all_reduce.empty:
@@ -416,7 +418,7 @@ def fit_scaling(
 
     Amdahl's law is 1 / speedup - 1 / n = s (1 - 1 / n), Gustafson's law n - speedup = s (n - 1).
     The fraction s is fitted by least squares over all points and counts of a family. Its 95%
-    interval holds for these points; it does not generalize to others.
+    interval holds for these points; it does not generalize to other points.
 
     Args:
         frame: The runs.
@@ -469,7 +471,7 @@ def fit_scaling(
 
 
 def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Select the measured runs that record a device count, without families of messages.
+    """Select the measured runs that record a device count, except those of `message_families()`.
 
     Raises:
         ConfigError: If `by` is not a column of numbers.
@@ -492,14 +494,16 @@ def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
             f"{by}: no measured run records this count; measure points with {by}=1 and more"
         )
     if not pd.api.types.is_numeric_dtype(measured[by]):
-        raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
+        remedy = f"name a column that counts devices: {', '.join(_COUNTS)}"
+        raise ConfigError("--by", by, "is not a column of numbers", remedy)
     return measured[measured[by].notna()]
 
 
 def _with_model_parallel_families(measured: pd.DataFrame, by: str) -> pd.DataFrame:
     """Move model parallel runs (parallel=model) into separate families.
 
-    A run on one device is the baseline of data parallel and model parallel runs, so it is copied.
+    A run on one device is the baseline of both data parallel and model parallel runs. It is
+    therefore copied to both families.
     """
     if "parallel" not in measured or by not in ("devices", _TOTAL):
         return measured
@@ -551,7 +555,8 @@ def _paired(
     pairs = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if pairs.empty:
         raise InsufficientData(
-            f"no point was measured with {by}=1 and with more; measure the same points on both"
+            f"no point was measured both with {by}=1 and with a larger count; measure the same "
+            "points with both"
         )
     return pairs, confounding, contrasts
 
@@ -623,9 +628,9 @@ def _fit_family(
 def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     """Draw the rate per device, and the speedup over the number of devices.
 
-    The left panel shows the rate per device on n devices over the rate on one device; on x = y
-    nothing is lost. The right panel shows the fitted law of each family with its interval as a
-    band, and the line of perfect scaling.
+    The left panel shows the rate per device on n devices over the rate on one device. The right
+    panel shows the speedups, and the fitted law of each family with its interval as a band. Dashed
+    lines show perfect scaling.
     """
     drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
     by = options.by.rpartition(".")[2]
@@ -671,7 +676,7 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
         min(pairs["one"].min(), rate_per_device.min()),
         max(pairs["one"].max(), rate_per_device.max()),
     ]
-    left.plot(span, span, "--", color=_LINE_COLOR, linewidth=1, label="nothing lost")
+    left.plot(span, span, "--", color=_LINE_COLOR, linewidth=1, label="perfect scaling")
     name = label(options.metric)
     unit = column_unit(options.metric)
     x = f"{name} on one ({unit})"

@@ -1,15 +1,15 @@
-"""`sensitivity`: what a metric depends on, as standardized regression weights with intervals.
+"""`sensitivity`: estimate how strongly a metric depends on each hyperparameter.
 
 The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ...
-with all variables on one scale and reads the signed weights as sensitivities. A weight of +0.5
-means that one standard deviation more of the hyperparameter brings half a standard deviation more
-of the metric.
+to standardized variables and reads the signed weights as sensitivities. A weight of +0.5 means that
+the metric grows by half a standard deviation if the hyperparameter grows by one standard deviation.
 
-Here each weight has a verdict and an interval. The interval allows for unequal scatter, and for
-values of a hyperparameter that scatter around the regression line. If the values of a
-hyperparameter were measured in different sessions or at different times, the interval also allows
-for differences between sessions and for drift (`paradnn.statistics.priors`). Each family on each
-device has a separate fit. Constant and collinear columns have no weight; they are listed instead.
+Here each weight has a verdict and an interval. The interval allows for unequal error variances
+(heteroscedasticity), and for values of a hyperparameter that scatter around the regression line. If
+the values of a hyperparameter were measured in different sessions or at different times, the
+interval also allows for session effects and for drift (`paradnn.statistics.priors`). Each family on
+each device has a separate fit. Constant and collinear columns have no weight; the output lists
+them.
 
 --to hardware explains elasticities instead of a metric: the elasticities of the throughput with
 respect to the arithmetic rate, the memory bandwidth and the overhead of an operation. The
@@ -77,11 +77,11 @@ from paradnn.statistics.variance_shares import Share, variance_shares
 
 #: Elasticities of the throughput, in the order of compute, memory and overhead.
 _ELASTICITIES = ("peak_elasticity", "bandwidth_elasticity", "overhead_elasticity")
-#: An elasticity is not explained if it exceeds this value at no point of a family.
+#: An elasticity gets no regression unless it exceeds this value at some point of a family.
 _MIN_ELASTICITY = 0.01
-#: Probability that a fit without any effect declares that some term matters.
+#: Probability that a fit reports a dependence although the metric depends on no term.
 _FALSE_POSITIVE_RATE = 0.05
-#: R2 below which a message recommends logarithms.
+#: R² on held-out points below which a message recommends logarithms.
 _POOR_R2 = 0.5
 #: Maximum number of terms in a panel of the figure. The table has the weaker terms, too.
 _MAX_DRAWN_TERMS = 12
@@ -93,7 +93,7 @@ _RECOMMENDED_VALUES = 5
 class SensitivityOptions(Options):
     """Options of `sensitivity`: metric, hyperparameters, and scale."""
 
-    metric: str | None = metric_option("what to explain")
+    metric: str | None = metric_option("metric to explain")
     on: tuple[str, ...] | None = column_option(
         None,
         "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)",
@@ -104,12 +104,12 @@ class SensitivityOptions(Options):
     interactions: bool = option(
         False,
         "test each pair of hyperparameters for an interaction (with --log-scale both: "
-        "whether both effects together differ from their product)",
+        "whether their joint effect differs from the product of the single effects)",
     )
     to: Literal["hyperparameters", "hardware"] = option(
         "hyperparameters",
-        "hardware: elasticities of the throughput with respect to peak, bandwidth and overhead, "
-        "and what these depend on",
+        "hardware: replace the metric with the elasticities of the throughput with respect to "
+        "peak, bandwidth and overhead",
     )
     shares: bool = option(
         False, "share of the variance that each hyperparameter explains, as Shapley values"
@@ -122,16 +122,16 @@ class Fit(GroupKey):
 
     Attributes:
         regression: The fitted regression.
-        weights: The weights of the regression, a row per term, the largest weight first, with
+        weights: The weights of the regression, a row per term, the largest weight first. There are
             three kinds of further columns. `p_adjusted` is the p-value adjusted for the number of
-            terms. The columns of `doublings` are NaN for a text and for a metric that is not
-            positive. `verdict` is "depends", "values differ" (but no slope is shown), "not shown",
-            "undecided (sessions)" or "undecided (order)". It is undecided if the interval includes
-            0 only because it allows for session effects or for drift.
+            terms. The columns of `doublings` are NaN if the term is a text or the metric is not
+            positive. `verdict` is "depends", "values differ" (the metric differs between values,
+            but no slope is shown), "not shown", "undecided (sessions)" or "undecided (order)". A
+            verdict is undecided if the interval includes 0 only because the interval allows for
+            session effects or for drift.
         constant: Column -> its value, for every column without variation.
         paragraph: The findings as text.
-        sample: The population that the points are a sample of, such as "23 models and 9 batch
-            sizes".
+        sample: The sampled units, such as "23 models and 9 batch sizes".
         sources: Ids of the runs.
         interactions: The fit with products of pairs of terms; None if not requested.
         shares: Hyperparameter -> the share of variance that it explains; empty if not requested.
@@ -147,7 +147,7 @@ class Fit(GroupKey):
     shares: Mapping[str, Share] = field(default_factory=dict)
 
     def strongest(self) -> tuple[str, list[str]] | None:
-        """Return the term with the largest weight, and the terms that may weigh as much.
+        """Return the term with the largest weight, and the terms whose weight may be as large.
 
         Returns None if the metric depends on no term.
         """
@@ -160,7 +160,7 @@ class Fit(GroupKey):
         return strongest, rivals
 
     def _is_rival(self, strongest: str, other: str) -> bool:
-        """Return whether a term may weigh as much as the strongest."""
+        """Return whether the weight of a term may be as large as that of the strongest term."""
         a = self.weights.loc[strongest]
         b = self.weights.loc[other]
         if b["verdict"].startswith("undecided"):
@@ -179,14 +179,14 @@ class Fit(GroupKey):
 
 @analysis(
     SensitivityOptions,
-    summary="what a metric depends on: regression weights with intervals",
+    summary="sensitivity of a metric to each hyperparameter: regression weights with intervals",
     example="python -m analysis sensitivity --family fc --log-scale both --figure weights.png",
     section="system",
     order=50,
     title="What performance depends on",
     reading=(
         "Standardized weights of a regression on logarithms. The further from zero, the stronger "
-        "the effect; an interval that contains zero shows none."
+        "the effect; an interval that contains zero shows no effect."
     ),
     list_sections=lambda rows: [
         SectionSpec(
@@ -218,7 +218,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     fits, omitted = analyze_groups(
         frame,
         lambda group: _fit(group, metric, columns, options),
-        f"nothing explains {metric} yet",
+        f"not enough data to explain {metric}",
         "choose fewer hyperparameters with --on, or measure more points, about 10 seconds each: "
         "python -m paradnn.train -m model=fc model.nodes=128,512,2048 batch_size=64,512 "
         "measure=quick",
@@ -252,12 +252,13 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     """Compute the elasticities of each run, and fit a regression to each elasticity.
 
     Raises:
-        ConfigError: If --metric is given, too.
+        ConfigError: If --metric is given.
         InsufficientData: If no group can be fitted.
     """
     if options.metric:
         remedy = "omit it, or omit --to hardware"
-        raise ConfigError("--metric", options.metric, "is replaced by --to hardware", remedy)
+        problem = "cannot be combined with --to hardware"
+        raise ConfigError("--metric", options.metric, problem, remedy)
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
     rows = _with_elasticities(frame, options.store)
     columns = [find_column(rows, name, "--on") for name in options.on or ()]
@@ -267,7 +268,9 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
         def fit_group(group: FamilyGroup, name: str = name) -> Fit:
             if not group.rows[name].gt(_MIN_ELASTICITY).any():
-                raise InsufficientData(f"{label(name)} exceeds {_MIN_ELASTICITY:.0%} at no point")
+                raise InsufficientData(
+                    f"{label(name)} does not exceed {_MIN_ELASTICITY:.0%} at any point"
+                )
             return _fit(group, name, columns, options)
 
         try:
@@ -319,8 +322,8 @@ def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
 
     Returns:
         Columns: `group`, `runs`, `largest` (the elasticity with the largest median), `estimate`
-        (its median with interval), `sample` (the population that the runs are a sample of) and
-        `text` (a sentence with all three medians).
+        (its median with interval), `sample` (the sampled units, as text) and `text` (sentences with
+        all three medians).
     """
     measured = rows[rows[_ELASTICITIES[0]].notna()]
     found = []
@@ -334,7 +337,7 @@ def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
         ]
         text = (
             f"{group.name}, {counted(len(group.rows), 'run')}: median {', '.join(parts)}. An "
-            "elasticity of 0.5 means that 1% more of the rate brings 0.5% more throughput."
+            "elasticity of 0.5 means that a 1% higher rate gives a 0.5% higher throughput."
         )
         found.append(
             {
@@ -395,7 +398,7 @@ def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> Ana
         fit = max(fits, key=lambda fit: fit.regression.rows)
         row = fit.weights.iloc[0]
         sentence = (
-            f"Undecided what {label(metric)} of {fit.family} depends on: {label(str(row.name))} "
+            f"No dependence of {label(metric)} of {fit.family} is shown: {label(str(row.name))} "
             f"has the largest weight, {row['weight']:+.2f} (95% CI {row['low']:+.2f} to "
             f"{row['high']:+.2f}) over {counted(fit.regression.rows, 'point')}."
         )
@@ -428,7 +431,7 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
         )
     sentence += f", over {counted(fit.regression.rows, 'point')}"
     if rivals:
-        sentence += f"; {' or '.join(map(label, rivals))} may weigh as much"
+        sentence += f"; the weight of {' or '.join(map(label, rivals))} may be as large"
     sentence += "."
     return Highlight("What it depends on", sentence)
 
@@ -535,7 +538,7 @@ def _complete_points(
     if rows.empty:
         raise InsufficientData(
             f"no measured run has all of {format_values(set(map(label, names)), 12)}; "
-            "choose some with --on"
+            "choose fewer hyperparameters with --on"
         )
     return _CompletePoints(measured, points, rows, names)
 
@@ -600,7 +603,7 @@ def _fit_inputs(complete: _CompletePoints, metric: str, options: SensitivityOpti
 
 
 def _hyperparameter(term: str) -> str:
-    """Return the hyperparameter of a term, such as precision of "precision=bfloat16"."""
+    """Return the hyperparameter of a term, such as "precision" for "precision=bfloat16"."""
     return term.partition("=")[0]
 
 
@@ -682,7 +685,7 @@ def _regress(inputs: _FitInputs) -> tuple[Regression, pd.DataFrame]:
 def _with_test(
     regression: Regression, tested: pd.DataFrame, logarithmic: Collection[str]
 ) -> pd.DataFrame:
-    """Return a regression, and its weights with the columns of the test that `_regress` adds.
+    """Return the weights of a regression, with the columns of the test that `_regress` adds.
 
     Args:
         regression: The regression whose weights are reported.
@@ -744,7 +747,7 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
     terms = by_verdict.get("depends")
     if terms:
         texts = [format_weight(term, weights.loc[term]) for term in terms]
-        yield f"It depends on {'; '.join(texts)}."
+        yield f"The metric depends on {'; '.join(texts)}."
     differing = by_verdict.get("values differ", [])
     too_few = [
         term
@@ -755,33 +758,30 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
         texts = [f"{term} ({counted(int(value_counts[term]), 'value')})" for term in too_few]
         wanted = max(_RECOMMENDED_VALUES, 1 + max(int(value_counts[term]) for term in too_few))
         yield (
-            f"Values of {', '.join(texts)} differ, but so few values cannot show a slope: "
-            f"measure at least {wanted} of each."
+            f"The metric differs between the values of {', '.join(texts)}, but so few values "
+            f"cannot show a slope: measure at least {wanted} values of each."
         )
     irregular = [term for term in differing if term not in too_few]
     if irregular:
         yield (
-            f"Values of {', '.join(irregular)} differ, "
-            "but not along a slope beyond their own scatter."
+            f"The metric differs between the values of {', '.join(irregular)}, "
+            "but their scatter hides any slope."
         )
     terms = by_verdict.get("not shown")
     if terms:
-        yield (
-            f"Not distinguished from no effect, with {counted(len(weights), 'term')} tried: "
-            f"{', '.join(terms)}."
-        )
+        yield (f"No effect shown, with {counted(len(weights), 'term')} tested: {', '.join(terms)}.")
     terms = by_verdict.get("undecided (sessions)")
     if terms:
         yield (
-            f"Undecided: {', '.join(terms)}. Other values were measured in other sessions, and the "
-            "interval allows for differences between sessions; measure all of them in one session, "
-            "or some again in each (replicate=0,1)."
+            f"Undecided: {', '.join(terms)}. Different values were measured in different sessions, "
+            "and the interval allows for differences between sessions; measure all values in one "
+            "session, or repeat some values in each session (replicate=0,1)."
         )
     terms = by_verdict.get("undecided (order)")
     if terms:
         yield (
-            f"Undecided: {', '.join(terms)}. Values were measured one after the other, and the "
-            "interval allows for a drift of the machine; measure in random order "
+            f"Undecided: {', '.join(terms)}. The values were measured in order, and the interval "
+            "allows for a drift of the machine; measure them in random order "
             "(sweep.order=random)."
         )
 
@@ -809,7 +809,7 @@ def _describe_accuracy(regression: Regression, unit: str, *, log: bool) -> str:
         f"typically off by {error}."
     )
     if regression.r2_held_out < _POOR_R2 and not log:
-        text += " A straight line describes less than half of it: try --log-scale both."
+        text += " The linear fit explains less than half of the variance: try --log-scale both."
     return text
 
 
@@ -844,8 +844,8 @@ def _describe_omissions(
         yield f"{name} is compared with {base}."
     if unexplained:
         yield (
-            f"These vary too but have no term: {', '.join(unexplained)}; "
-            "fix them with --where, or add them to --on."
+            f"These columns also vary but have no term: {', '.join(unexplained)}; "
+            "hold them constant with --where, or add them to --on."
         )
     if incomplete_points or runs_without_metric:
         yield (

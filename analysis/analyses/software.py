@@ -2,9 +2,9 @@
 
 The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version
 over the first, and of 16-bit over 32-bit types. Each bar is a 90th percentile over the models. This
-analysis adds the median, and intervals of both. The default baselines are the oldest version,
-float32 and graph. The interval of a 90th percentile has an upper end if there are at least 36
-independent points.
+analysis adds the median, and intervals of the median and the 90th percentile. The default baselines
+are the oldest version, float32 and graph. The interval of a 90th percentile has an upper end if
+there are at least 36 independent points.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class SoftwareOptions(Options):
     baseline: str | None = option(
         None, "value that the other values are compared with", metavar="VALUE"
     )
-    metric: str = column_option("examples_per_second", "any metric with a direction", "M")
+    metric: str = column_option(
+        "examples_per_second", "metric to compare, which must have a better direction", "M"
+    )
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
@@ -121,7 +123,7 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
             "--baseline",
             options.baseline,
             "needs exactly one column",
-            "name it, such as --by version.tensorflow",
+            "name the column, such as --by version.tensorflow",
         )
     measured = frame[is_ok(frame)]
     if measured.empty:
@@ -220,7 +222,7 @@ def _describe(row: Mapping[Any, Any]) -> str:
     wins = round(row["faster"] * row["pairs"])
     points = counted(row["pairs"], "point")
     if row["missing_a"] + row["missing_b"]:
-        points += " that both ran"
+        points += " that both sides ran"
     return (
         f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
         f"{verdict}. "
@@ -244,7 +246,11 @@ def _format_speedup(row: Mapping[Any, Any], name: str) -> str:
 
 
 def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
-    """Return column -> the reason why it cannot be compared; empty if it can."""
+    """Return column -> the reason why it cannot be compared; an empty text if it can.
+
+    Raises:
+        ConfigError: If the runs lack a column in `columns`.
+    """
     problems = {}
     for name in columns or COLUMNS:
         if columns and name not in frame:
@@ -314,7 +320,8 @@ def _pairs_with_baseline(
         column: The column to compare.
         platform: Name of the platform.
         options: The options of the analysis.
-        omitted: Gets the reasons why points or values cannot be compared.
+        omitted: List to which the function adds the reasons why points or values cannot be
+            compared.
     """
     group = f"{column} on {platform}"
     texts = rows[column].astype("string").astype("object")

@@ -1,11 +1,10 @@
-"""`speedup`: how much faster A is than B at each point, and what the speedup depends on (paper,
-Figures 8 to 10).
+"""`speedup`: compute the speedup of A over B at each point, and what the speedup depends on.
 
-A speedup is the ratio of the metric on A to the metric on B at the same point. The result has, per
-family, the share of points at which A wins, and the geometric mean and quartiles of the speedup. A
-regression of the logarithmic speedup on the hyperparameters shows where A has an advantage. With
---operations, operations are compared instead of points, and the result includes the gain in memory
-bandwidth that their speedups imply.
+The paper's Figures 8 to 10 show such speedups. A speedup is the ratio of the metric on A to the
+metric on B at the same point. The result has, per family, the share of points at which A is better,
+and the geometric mean and quartiles of the speedup. A regression of the logarithmic speedup on the
+hyperparameters shows where A has an advantage. With --operations, operations are compared instead
+of points, and the result includes the gain in memory bandwidth that their speedups imply.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Speedup(NamedTuple):
 
 @analysis(
     SpeedupOptions,
-    summary="how much faster A is than B, point by point, and what the speedup depends on",
+    summary="speedup of A over B, point by point, and its dependence on hyperparameters",
     example=(
         "python -m analysis speedup --a 'device=TPU v2' --b device=V100 --color nodes "
         "--figure speedup.png"
@@ -251,8 +250,7 @@ def _describe_fit(fit: SpeedupFit) -> str:
     others = list(weights.index[~is_shown])
     if others:
         parts.append(
-            f"not distinguished from no effect, with {counted(len(weights), 'term')} tried: "
-            f"{', '.join(others)}"
+            f"no effect shown, with {counted(len(weights), 'term')} tested: {', '.join(others)}"
         )
     bases = "".join(f" {name} is compared with {base}." for name, base in fit.bases.items())
     return (
@@ -338,6 +336,10 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
 
     The column --color, by default the batch size, sets the colors of marks. Above the line at 1, A
     is faster. Bars are 95% intervals.
+
+    Raises:
+        ConfigError: If there are more families than a figure has rows, or --x is not a column of
+            numbers.
     """
     pairs = result.pairs
     names = families(pairs)
@@ -346,11 +348,12 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
             "--family",
             "(all)",
             f"more than {_MAXIMUM_PANELS} families do not fit one figure",
-            "choose fewer families",
+            "name fewer families",
         )
     x = find_column(pairs, options.x, "--x")
     if not is_number(pairs[x]):
-        raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
+        remedy = "name a numeric column, such as parameters or nodes"
+        raise ConfigError("--x", x, "is not a column of numbers", remedy)
     color_column = None
     coloring = None
     if options.color:

@@ -1,10 +1,9 @@
-"""`time-to-accuracy`: the time that training to an accuracy takes, over seeds, batch sizes and
-platforms.
+"""`time-to-accuracy`: compare the times that trainings need to reach a target accuracy.
 
 The score follows MLPerf Training: the mean over the runs of a setting without the fastest and the
-slowest run. A run that did not reach its target counts as the slowest. With one or two runs, the
-score is the mean of all. Platforms are compared over the settings that both have. With --price, the
-table has the cost.
+slowest run. These runs differ in their seeds. A run that did not reach its target counts as the
+slowest. With one or two runs, the score is the mean of all runs. Two platforms are compared over
+the settings that both of them measured. With --price, the table has the cost.
 
 The target is evaluated after whole epochs. If all runs reached it in the first epoch, their times
 are upper bounds, and so is the score.
@@ -39,7 +38,7 @@ from paradnn.statistics.verdict import Verdict
 from paradnn.store.metrics import COST_TO_TARGET
 
 _SETTING_PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
-#: Columns that do not change a score, or only identify the machine again.
+#: Columns that do not change a score, or that identify the machine like the columns of `PLATFORM`.
 _IGNORED_SETTINGS = (PRICE, "learn.epochs_after", "platform.name", "platform.index")
 _TARGET_METRICS = (
     "seconds_to_target",
@@ -54,7 +53,10 @@ _SIMULATED_VALUES = 1_000_000
 SEED_PRIOR = VariancePrior(
     scale=0.2,
     freedom=2,
-    source="planted trainings with two modes a factor of 2 apart (docs/validation/calibration.md)",
+    source=(
+        "simulated trainings whose times have two modes, a factor of 2 apart "
+        "(docs/validation/calibration.md)"
+    ),
 )
 #: Prior of the scatter between seeds for the score of a single platform. Its few seeds may all have
 #: missed one of two modes. In a ratio of platforms this error partly cancels; here it does not.
@@ -75,7 +77,7 @@ class TimeToAccuracyOptions(Options):
 
 @analysis(
     TimeToAccuracyOptions,
-    summary="time, epochs and cost to an accuracy, over seeds, batch sizes and platforms",
+    summary="time, epochs and cost of training to an accuracy, by batch size and platform",
     example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
 )
 def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Result:
@@ -87,7 +89,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     - `family`, `platform`, `choice`, `batch_size`: the setting.
     - `runs`, `reached`: the number of runs, and the number of runs that reached the target.
     - `seconds`, `epochs`: the score, with its 95% interval (`_low`, `_high`).
-    - `is_upper_bound`: whether all runs that reached the target did so in their first epoch. Then
+    - `is_upper_bound`: whether all runs that reached the target did so in their first epoch. If so,
       the intervals begin at 0.
     - `examples_per_second`, `best_accuracy`: medians.
     - `below`: the number of runs that fell below the target after reaching it.
@@ -126,8 +128,9 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     )
     if scores["is_upper_bound"].any():
         sentences.append(
-            "The target is evaluated after whole epochs: a score is an upper bound (at most) if "
-            "all runs reached it in the first epoch. Raise learn.target to distinguish such settings."
+            "The target is evaluated after whole epochs. A score is therefore an upper bound "
+            "(at most) if all runs reached the target in the first epoch. Raise learn.target to "
+            "distinguish such settings."
         )
     picture = None
     if is_drawable:
@@ -167,7 +170,7 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting and platform.
 
     In addition to the columns of `time_to_accuracy`, `_platform` is a tuple that identifies the
-    platform, and `_logs` holds the logarithms of the seconds of all runs that reached the target.
+    platform, and `_logs` contains the log seconds of all runs that reached the target.
     """
     settings = [
         name
@@ -255,9 +258,9 @@ def _format_score(row: pd.Series) -> str:
 
     For a setting without a score, the text states the number of runs that reached the target.
     """
-    reached = f"{row['reached']} of {row['runs']} reached it"
+    reached = f"{row['reached']} of {counted(row['runs'], 'run')} reached the target"
     if not np.isfinite(row["seconds"]):
-        return f"no score, {reached}; best {row['best_accuracy']:.4f} in the median"
+        return f"no score, {reached}; median best accuracy {row['best_accuracy']:.4f}"
     seconds = f"{row['seconds']:.4g} s"
     if np.isfinite(row["seconds_low"]):
         seconds += f" ({row['seconds_low']:.4g} to {row['seconds_high']:.4g})"
@@ -451,7 +454,7 @@ def _from_zero(score: Estimate, high: float) -> Estimate:
 
 
 def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[AnalysisAnswer]:
-    """Return the answer about each pair of platforms, over the settings that both have."""
+    """Return an answer for each pair of platforms, over the settings that both platforms have."""
     sides = dict(iter(scores[np.isfinite(scores["seconds"])].groupby("_platform")))
     columns = [name for name in PLATFORM if name in runs]
     platforms = runs[columns].map(str).apply(tuple, axis=1)
@@ -466,8 +469,8 @@ def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[Analysi
             answers.append(
                 AnalysisAnswer(
                     sentence=(
-                        f"{names[0]} and {names[1]}: undecided, the target was reached in the "
-                        "first epoch, so times are upper bounds; raise learn.target"
+                        f"{names[0]} and {names[1]}: undecided, because the target was reached in "
+                        "the first epoch and the times are upper bounds; raise learn.target"
                     ),
                     verdict="undecided",
                     points=len(both),
@@ -482,7 +485,7 @@ def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[Analysi
 def _compare_scores(
     both: pd.DataFrame, names: tuple[str, str], effects: Sequence[Effect]
 ) -> AnalysisAnswer:
-    """Compare two platforms over the settings that both have.
+    """Compare two platforms over the settings that both platforms have.
 
     The times of a setting are compared by their geometric means over seeds, because their interval
     also holds for times with two modes. If a run missed the target, the scores are compared.
@@ -524,7 +527,7 @@ def _verdict_sentence(
     """State which of two platforms reaches the target first.
 
     Args:
-        found: The decision on the first relative to the second.
+        found: The decision on the first platform relative to the second.
         names: The names of the platforms.
         interval: The interval of the ratio, as text.
         epoch_ratio: Epochs of the second platform divided by epochs of the first.
@@ -537,7 +540,7 @@ def _verdict_sentence(
     if found.verdict is Verdict.UNDECIDED:
         return (
             f"{first} reaches the target {found.ratio:.3g}x as fast as {second} ({interval}): "
-            "undecided, train more seeds on each"
+            "undecided, train more seeds on each platform"
         )
     if found.verdict is Verdict.SLOWER:
         first, second = second, first

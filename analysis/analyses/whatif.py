@@ -106,12 +106,12 @@ class WhatifOptions(Options):
 
 
 class _Scenario(NamedTuple):
-    """An upgrade as the user states it.
+    """An upgrade as stated in the options.
 
     Attributes:
         change: Factors on the hardware. If `device` is given, its ceilings replace the factors on
             arithmetic rate and bandwidth.
-        device: The other device; empty if the upgrade consists of factors.
+        device: Name of the device after the upgrade; empty if the upgrade consists of factors.
     """
 
     change: HardwareChange
@@ -119,7 +119,7 @@ class _Scenario(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """The upgrade as the subject of a sentence."""
+        """The upgrade as the subject of a sentence, such as "2x the memory bandwidth"."""
         if self.device:
             return f"Moving to {self.device}"
         names = {"peak": "the arithmetic rate", "bandwidth": "the memory bandwidth"}
@@ -133,7 +133,7 @@ class _Scenario(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The upgrade in a few words."""
+        """The device after the upgrade, or else the factors, such as "2x bandwidth"."""
         return self.device or self.change.label
 
 
@@ -145,8 +145,9 @@ class _Change(NamedTuple):
         peak: Factor on the arithmetic rate.
         bandwidth: Factor on the memory bandwidth.
         overhead: Factor on the overhead of an operation.
-        device: The other device; empty if the user gave factors.
-        source: Source of the factors of another device, such as "measured ceilings".
+        device: Device after the upgrade; empty if the user gave factors.
+        source: Source of the ratios to that device: "measured ceilings" or "specifications"; empty
+            if the user gave factors.
     """
 
     roof: Roof
@@ -164,7 +165,8 @@ class _Change(NamedTuple):
     def upgrade(self) -> Upgrade:
         """Return the gains with their uncertainty.
 
-        The uncertainty comes from pairs of real devices. Pairs with the other device are excluded.
+        The uncertainty comes from pairs of real devices, without pairs that include the device
+        after the upgrade.
         """
         from paradnn.forecast.generations import (
             built_pairs,
@@ -183,10 +185,10 @@ class _Change(NamedTuple):
         return upgrade_between(self.ratios, pairs_without(self.device, built_pairs()))
 
     def upgrade_next_to(self, first: _Change) -> Upgrade:
-        """Return the gains, correlated with the gains of another upgrade.
+        """Return the gains with their uncertainty, correlated with the gains of another upgrade.
 
         Args:
-            first: The other upgrade.
+            first: The upgrade to compare this upgrade with.
         """
         from paradnn.forecast.generations import built_pairs, compared_with, pairs_without
 
@@ -205,11 +207,11 @@ class _Prediction(NamedTuple):
         before: Share of each limit in the time of a point before the upgrade (p rows, columns
             `LIMITS`).
         after: Share of each limit after the upgrade, in the same layout.
-        groups: The fits.
+        groups: The fits of operation times, one per group.
         work: All measured times.
         changes: (device, precision) -> the upgrade.
-        unexplained: Group of times (family and device) -> the number of points that its fit does
-            not explain.
+        unexplained: Group of times (family and device) -> the number of omitted points, whose times
+            the fit does not explain.
     """
 
     points: pd.DataFrame
@@ -225,18 +227,18 @@ class _Prediction(NamedTuple):
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     yield SectionSpec(
         WhatifOptions(bandwidth=2.0),
-        title="What twice the memory bandwidth would bring",
+        title="Predicted speedup with twice the memory bandwidth",
         families=tuple(families_of_examples(rows)),
     )
 
 
 @analysis(
     WhatifOptions,
-    summary="what faster hardware would bring: speedups with intervals, and the next limit",
+    summary="predicted speedups on faster hardware, and the limit after the upgrade",
     example="python -m analysis whatif --bandwidth 2 --family fc --figure whatif.png",
     section="system",
     order=65,
-    title="What an upgrade would bring",
+    title="Predicted speedup with an upgrade",
     reading="Predicted speedup of each point over its parameters, colored by what limits it after "
     "the upgrade.",
     list_sections=_list_sections,
@@ -251,15 +253,16 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
         (compute, memory, overhead, input, communication, other) before the upgrade and after it
         (`..._after`), and run_id.
 
-        With --to, points that were also measured on the other device have `measured_speedup`, and
-        `inside`: whether the measured speedup is inside the interval. With --memory, the points
-        that ran out of memory follow, with `fits`: yes, no, open, or unknown. With two upgrades, a
-        row has the `ratio` of the first speedup to the second with its 95% interval, the `better`
-        upgrade, the `probability` that the first is better, and both speedups.
+        With --to, points that were also measured on the device after the upgrade have
+        `measured_speedup`, and `inside` (whether the interval contains it). With --memory, rows
+        for the points that ran out of memory follow. Their column `fits` is yes, no, open
+        (undecided), or unknown. With two upgrades, a row has the `ratio` of the first speedup to
+        the second with its 95% interval, the `better` upgrade, the `probability` that the first
+        upgrade is better, and both speedups.
 
     Raises:
-        ConfigError: If neither a factor nor a device is given, if both are given, or if a device is
-            unknown.
+        ConfigError: If the options state no upgrade, more than two upgrades, or contradict each
+            other, or if a device is unknown.
         InsufficientData: If no point has a time and known work.
         HeterogeneousError: If runs of a device are heterogeneous.
     """
@@ -352,16 +355,16 @@ def _scenarios(options: WhatifOptions) -> list[_Scenario]:
     )
     if not options.to:
         if options.from_ is not None:
-            remedy = "name the other device with --to, or choose points with --device"
-            raise ConfigError("--from", options.from_, "needs another device", remedy)
+            remedy = "name the device after the upgrade with --to, or select points with --device"
+            raise ConfigError("--from", options.from_, "has no effect without --to", remedy)
         if not factors.label:
             remedy = "give a factor, such as --bandwidth 2, or a device, such as --to H200"
             raise ConfigError("--bandwidth", 1, "changes nothing", remedy)
         return [_Scenario(factors)]
     given = [f"--{name}" for name in ("peak", "bandwidth") if getattr(options, name) != 1]
     if given:
-        problem = f"replaces {' and '.join(given)}"
-        raise ConfigError("--to", options.to[0], problem, "give a device or factors")
+        problem = f"cannot be combined with {' and '.join(given)}"
+        raise ConfigError("--to", options.to[0], problem, f"omit --to or {' and '.join(given)}")
     if len(options.to) > _MAX_UPGRADES:
         problem = "is a third upgrade, but only two can be compared"
         raise ConfigError("--to", options.to[2], problem, "give --to once or twice")
@@ -393,7 +396,8 @@ def _read_scenario(text: str, factors: HardwareChange) -> _Scenario:
         values = asdict(factors).items()
         words = [f"{name}={value:g}" for name, value in values if value != 1]
         remedy = f"write --to {','.join([text, *words])}"
-        raise ConfigError("--to", text, f"replaces {factors.label}", remedy)
+        problem = f"cannot be combined with {factors.label} from other options"
+        raise ConfigError("--to", text, problem, remedy)
     change = read_change(text, "--to")
     if not change.label:
         raise ConfigError("--to", text, "changes nothing", "write for example --to bandwidth=2")
@@ -406,7 +410,7 @@ def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
     Args:
         name: Name of a device, or a part of it.
         frame: The runs, with a column `device`.
-        flag: The option that an error names.
+        flag: Option that an error message names.
 
     Raises:
         ConfigError: If no device or several devices match.
@@ -418,14 +422,17 @@ def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        problem = f"may be {' or '.join(matches)}"
+        problem = f"matches {' and '.join(matches)}"
     else:
-        problem = "has no runs here"
+        problem = "has no runs in the selection"
     raise ConfigError(flag, name, problem, f"name one of {', '.join(sorted(devices))}")
 
 
 def _other_device(frame: pd.DataFrame, scenario: _Scenario, store: Sequence[str]) -> pd.DataFrame:
-    """Return the points of the device that an upgrade names; empty if it has no runs."""
+    """Return the points of the device after an upgrade.
+
+    The result is empty if the upgrade names no device, or if `_device_of` finds no single match.
+    """
     if not scenario.device:
         return frame[:0]
     try:
@@ -446,7 +453,7 @@ def _predict(
 
     Args:
         points: The points to predict.
-        others: Per upgrade, the points of the other device.
+        others: Per upgrade, the points of the device after the upgrade; may be empty.
         scenarios: The upgrades.
         store: Stores to read operations from.
 
@@ -483,7 +490,7 @@ def _prediction(
     Args:
         fitted: The measured times with their fits.
         upgrades: (device, precision) -> the gains with their uncertainty.
-        before: Shares of each point's time by limit before the upgrade.
+        before: Share of each limit in the time of a point before the upgrade.
         changes: (device, precision) -> the upgrade.
     """
     from paradnn.forecast.upgrades import DRAWS, predict_speedups
@@ -517,10 +524,10 @@ def _prediction(
 def _changes(
     points: pd.DataFrame, others: pd.DataFrame, scenario: _Scenario
 ) -> dict[tuple[str, str], _Change]:
-    """Return the upgrade of each device and precision.
+    """Return (device, precision) -> the upgrade.
 
     Raises:
-        ConfigError: If the other device has no known ceilings.
+        ConfigError: If the upgrade names a device and the ceilings of either device are unknown.
     """
     changes = {}
     for roof in find_roofs(points, find_hardware):
@@ -540,13 +547,14 @@ def _changes(
 def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change:
     """Return the upgrade from one device to another, as ratios of their ceilings.
 
-    The ratios are of measured ceilings if both devices have them, else of specified ceilings.
-    Unless --overhead is given, the overhead is assumed to be inversely proportional to the clock.
+    The ratios use measured ceilings if both devices have them at the same precision, else specified
+    ceilings. Unless --overhead is given, the overhead is assumed to be inversely proportional to
+    the clock.
 
     Args:
         roof: Ceilings of the device before the upgrade.
-        others: Points of the other device; may be empty.
-        scenario: The upgrade, which names the other device.
+        others: Points of the device after the upgrade; may be empty.
+        scenario: The upgrade, which names the device.
 
     Raises:
         ConfigError: If the ceilings of either device are unknown.
@@ -633,7 +641,7 @@ def _table(prediction: _Prediction) -> pd.DataFrame:
 def _with_measured(
     table: pd.DataFrame, prediction: _Prediction, others: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add the measured speedup of points that the other device ran too; NaN for other points."""
+    """Add the columns `measured_speedup` and `inside`; NaN if a point has no measured speedup."""
     measured = _measured_speedups(prediction, others)
     by_run = dict(zip(prediction.points["run_id"], measured, strict=True))
     speedup = table["run_id"].map(by_run)
@@ -645,24 +653,32 @@ def _with_measured(
 
 
 def _measured_speedups(prediction: _Prediction, others: pd.DataFrame) -> pd.Series:
-    """Return the measured speedup of each point on another device; NaN if it did not run there."""
+    """Return the measured speedup of each point on the device after the upgrade.
+
+    The speedup is NaN for points that were not measured on that device.
+
+    Args:
+        prediction: The prediction, with the points.
+        others: Points of the device after the upgrade; may be empty.
+    """
     ok = others[is_ok(others)] if len(others) else others
     if not len(ok) or "step_time_ms" not in ok:
         return pd.Series(np.nan, index=prediction.points.index)
     keys, _ = join_columns(ok, prediction.points)
-    there = ok.groupby(keys, dropna=False)["step_time_ms"].median().rename("there")
+    new_times = ok.groupby(keys, dropna=False)["step_time_ms"].median().rename("new_step_time_ms")
     joined = prediction.points[[*keys, "step_time_ms"]].merge(
-        there.reset_index(), on=keys, how="left"
+        new_times.reset_index(), on=keys, how="left"
     )
-    return joined["step_time_ms"] / joined["there"]
+    return joined["step_time_ms"] / joined["new_step_time_ms"]
 
 
 def _memory_rows(points: pd.DataFrame, factor: float) -> pd.DataFrame:
-    """Return the points that ran out of memory, and whether they would fit into a larger memory.
+    """Return the points that ran out of memory, and whether each would fit after the upgrade.
 
-    Within a family and device, the memory of a point is assumed to be proportional to its analytic
-    lower bound. The limit lies between the bounds of the largest point that fitted and the smallest
-    point that did not.
+    Within a family and device, the memory that a point needs is assumed to be proportional to its
+    analytic lower bound. The bound at which memory runs out is only known to be between that of the
+    largest point that fitted and that of the smallest point that did not fit. A point between these
+    bounds, times the factor, is "open". It is "unknown" without a bound or without a fitted point.
 
     Args:
         points: All points, with `outcome`.
@@ -780,8 +796,8 @@ def _describe_sources(prediction: _Prediction) -> Iterator[str]:
     """State the omitted points, the source of the operations, and the limits of the model."""
     for name, count in prediction.unexplained.items():
         yield (
-            f"{counted(count, 'point')} of {name} omitted: without a profile their times follow "
-            "neither arithmetic nor memory traffic."
+            f"{counted(count, 'point')} of {name} omitted: without a profile, neither arithmetic "
+            "nor memory traffic explains the measured time."
         )
     profiled = int(prediction.work.profiled.sum())
     source = "the layers of the models"
@@ -796,7 +812,7 @@ def _describe_sources(prediction: _Prediction) -> Iterator[str]:
 
 
 def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[str]:
-    """State the factors of the other device, and their source."""
+    """State the factors of the device after the upgrade, and their source."""
     for (device, precision), change in prediction.changes.items():
         yield (
             f"{scenario.device} compared with {device} in {precision}, by {change.source}: "
@@ -806,11 +822,11 @@ def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[s
 
 
 def _describe_check(table: pd.DataFrame, scenario: _Scenario) -> Iterator[str]:
-    """Compare predictions with measurements on the other device."""
+    """Compare the predictions with measurements on the device after the upgrade."""
     known = table[table["measured_speedup"].notna()]
     if known.empty:
         yield (
-            f"No point was measured on {scenario.device} too, so no measurement checks the "
+            f"No point was also measured on {scenario.device}, so no measurement checks the "
             "prediction."
         )
         return
@@ -818,14 +834,14 @@ def _describe_check(table: pd.DataFrame, scenario: _Scenario) -> Iterator[str]:
     inside = int(known["inside"].astype(bool).sum())
     middle = math.exp(np.log(known["measured_speedup"]).mean())
     yield (
-        f"{counted(len(known), 'point')} measured on {scenario.device} too: {_times(middle)} as "
-        f"fast in the geometric mean, median error of the prediction {error:.0%}, {inside} inside "
+        f"{counted(len(known), 'point')} also measured on {scenario.device}: geometric mean "
+        f"{_times(middle)} as fast, median error of the prediction {error:.0%}, {inside} inside "
         "the 95% interval."
     )
 
 
 def _describe_memory(exhausted: pd.DataFrame, scenario: _Scenario) -> str:
-    """State how many points that ran out of memory would fit."""
+    """State how many of the points that ran out of memory would fit after the upgrade."""
     counts = exhausted["fits"].value_counts()
     fits = int(counts.get("yes", 0))
     parts = [f"{fits:,} would fit"]
@@ -840,7 +856,7 @@ def _describe_memory(exhausted: pd.DataFrame, scenario: _Scenario) -> str:
 
 
 def _describe_family(row: dict[Any, Any], prediction: _Prediction) -> str:
-    """State the speedup of a family, its time by limit, and which rate is worth more."""
+    """State the speedup of a family on a device, its time by limit, and the more valuable rate."""
     speedup = format_with_interval(
         (row["speedup"], row["speedup_low"], row["speedup_high"]), _times
     )
@@ -852,7 +868,7 @@ def _describe_family(row: dict[Any, Any], prediction: _Prediction) -> str:
             parts.append(f"{name} {_share(old)} to {_share(new)}")
     text = (
         f"{row['family']} on {row['device']}, {counted(row['points'], 'point')}: {speedup}. Share "
-        f"of the time by limit, before to after: {', '.join(parts)}."
+        f"of the time by limit, before and after the upgrade: {', '.join(parts)}."
     )
     points = prediction.points
     is_member = points["family"].eq(row["family"]) & points["device"].eq(row["device"])
@@ -876,13 +892,13 @@ def describe_worth(points: pd.DataFrame, shares: pd.DataFrame) -> str:
         shares: Share of each limit in the time of a point (p rows, columns `LIMITS`).
 
     Returns:
-        A sentence; empty for a single point that prefers the arithmetic rate.
+        A sentence; empty for a single point whose arithmetic rate is worth more.
     """
     difference = (shares["memory"] - shares["compute"]).to_numpy()
     prefers_memory = difference > 0
     count = len(points)
     total = int(prefers_memory.sum())
-    text = "The next byte/s is worth more than the next FLOP/s"
+    text = "1% more memory bandwidth is worth more than 1% more arithmetic rate"
     if total == count:
         return f"{text} for {'all of them' if count > 1 else 'it'}."
     if not total:
@@ -907,8 +923,8 @@ def _best_threshold(
         prefers_memory: (p,) whether memory bandwidth is worth more than the arithmetic rate.
 
     Returns:
-        The hyperparameter, its threshold, and whether the points below the threshold prefer memory.
-        None if no threshold classifies enough points correctly.
+        The hyperparameter, its threshold, and whether memory bandwidth is worth more below the
+        threshold. None if no threshold classifies at least 90% of the points correctly.
     """
     best: tuple[float, str, float, bool] | None = None
     for name in hyperparameters(points):
@@ -928,7 +944,10 @@ def _best_threshold(
 
 
 def _draw(table: pd.DataFrame, prediction: _Prediction, scenario: _Scenario) -> drawing.Figure:
-    """Draw the speedups over the parameters; for a single family and device, add a heat map."""
+    """Draw the speedups over the number of parameters.
+
+    For a single family and device, a second panel shows a heat map (see `_draw_map`).
+    """
     rows = table[table["speedup"].notna()]
     is_single = rows["family"].nunique() == 1 and rows["device"].nunique() == 1
     figure, panels = drawing.panels(2 if is_single else 1, 6.0, 4.4, across=2)
@@ -981,7 +1000,7 @@ def speedup_grid(
     Args:
         work: The measured times.
         groups: The fits of these times.
-        log_factors: Logarithms (k,) of the factors, used for both rates.
+        log_factors: Natural logarithms (k,) of the factors, used for both rates.
 
     Returns:
         The speedups (k, k): a row per factor on the arithmetic rate, a column per factor on the

@@ -79,9 +79,10 @@ def test_percentiles_of_points_equal_numpy_and_each_box_has_a_sentence(
             )
             assert (row["minimum"], row["maximum"]) == pytest.approx((min(values), max(values)))
     assert result.table["p50"].isna().tolist() == [False, True, False]
-    assert "rnn: no point has throughput; 3 without a value omitted." in result.text()
+    assert "rnn: no point has throughput; 3 points without a value omitted." in result.text()
     assert (
-        "over 393 points); 393 points; 7 without a value omitted. 82% lie between" in result.text()
+        "over 393 points); 393 points; 7 points without a value omitted. 82% lie between"
+        in result.text()
     )
 
     result.figure().savefig(tmp_path / "boxes.png")
@@ -101,7 +102,7 @@ def test_ten_boxes_are_drawn_and_too_many_are_rejected(tmp_path: Path) -> None:
     assert "too few for percentiles" in run_boxplot(frame.head(8)).text()
     with pytest.raises(
         ConfigError,
-        match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where",
+        match=r"--by=point_id: .* boxes do not fit one figure, .*; select fewer runs with --where",
     ):
         run_boxplot(frame, by=("point_id",)).figure()
 

@@ -305,7 +305,7 @@ def training_run(
         ),
         pytest.param(
             "--limit latency=3",
-            "--limit=latency: is not a metric; choose one that python -m paradnn list",
+            "--limit=latency: is not a metric; name a metric from python -m paradnn list",
             id="--limit latency=3",
         ),
         pytest.param(
@@ -451,7 +451,7 @@ def test_quantities_that_cannot_be_compared_are_rejected(
 
 def test_x_equal_to_the_default_of_y_is_rejected() -> None:
     rows = pd.DataFrame([generated(1, 10.0), generated(8, 12.0)])
-    with pytest.raises(InsufficientData, match="name --y, too"):
+    with pytest.raises(InsufficientData, match="also give --y"):
         frontier(rows, FrontierOptions(x="time_per_output_token_ms"))
 
 
@@ -604,4 +604,4 @@ def test_an_interval_that_is_too_wide_to_use_is_called_open() -> None:
     assert math.isnan(table.loc["A", "latency_p99_ms_high"])
     assert math.isnan(table.loc["A", "latency_p99_ms_low"])
     assert "latency p99 15.8 ms (open interval)" in result.text()
-    assert "1 choice with an open interval: measure longer, or replicates." in result.text()
+    assert "1 choice with an open interval: measure longer, or add replicates." in result.text()

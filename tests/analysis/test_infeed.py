@@ -65,7 +65,10 @@ def test_groups_without_infeed_data_are_named() -> None:
     ]
     with pytest.raises(
         InsufficientData,
-        match="no point has a wait for its input: fc on Test CPU: no measured run has both",
+        match=(
+            "no run recorded how long it waits for its input: fc on Test CPU: "
+            "no measured run has both"
+        ),
     ):
         infeed(planted().drop(columns="infeed_fraction"))
 

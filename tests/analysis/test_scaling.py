@@ -81,7 +81,7 @@ def test_points_of_one_model_are_not_independent() -> None:
         ),
         pytest.param(
             "--by family",
-            "--by=family: holds no numbers; name the column that counts devices",
+            "--by=family: is not a column of numbers; name a column that counts devices",
             id="--by family",
         ),
         pytest.param(
@@ -119,7 +119,7 @@ def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> N
         ),
         pytest.param(
             planted(0.1).assign(batch_size=range(256)),
-            "no point was measured with devices=1 and with more",
+            "no point was measured both with devices=1 and with a larger count",
             id="no common point",
         ),
     ],

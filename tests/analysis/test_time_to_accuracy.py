@@ -249,7 +249,7 @@ def test_platforms_whose_times_are_upper_bounds_get_no_verdict() -> None:
 
     text = summarize(pd.DataFrame(rows)).text()
 
-    assert "A and B: undecided, the target was reached in the first epoch" in text
+    assert "A and B: undecided, because the target was reached in the first epoch" in text
     assert "raise learn.target" in text
     assert "as fast" not in text
 
