@@ -84,6 +84,14 @@ def test_runs_are_grouped_by_settings_that_change_the_operations() -> None:
     assert "fc, xla, 8 profiled points of 2 models" in result.text()
 
 
+def test_ignored_settings_do_not_split_runs() -> None:
+    frame = pd.DataFrame({"compile": ["eager", "graph"] * 2, "precision": ["float32"] * 3 + ["x"]})
+
+    parts = split_by_settings(frame, ignore=["precision"])
+
+    assert [(text, len(rows)) for text, rows in parts] == [("eager", 2), ("graph", 2)]
+
+
 def test_further_settings_that_vary_are_named() -> None:
     frame = profiled(SHARES, **{"optimizer.learning_rate": [0.1, 0.2] * 4})
     assert "may also differ in optimizer.learning_rate (2)" in breakdown(frame).text()
