@@ -26,6 +26,7 @@ from analysis.pairing import RESULT_COLUMNS, pair
 from analysis.result import AnalysisAnswer, Result
 from analysis.roofs import find_roofs
 from analysis.sides import KEPT, Sides, format_mean, tidy
+from analysis.store.frame import profiling_remedy
 from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
@@ -269,8 +270,7 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
         raise InsufficientData(
-            f"no profile in {counted(len(side), 'run')} of {name}; measure with "
-            "measure.profile=true"
+            f"no profile in {counted(len(side), 'run')} of {name}; {profiling_remedy(side)}"
         )
     has_work = (
         (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)

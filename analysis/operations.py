@@ -27,7 +27,7 @@ from analysis.roofs import (
     format_roof,
     roof_sentences,
 )
-from analysis.store.frame import is_ok
+from analysis.store.frame import is_ok, profiling_remedy
 from paradnn.core.errors import ConfigError, StoreError
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
@@ -186,7 +186,7 @@ def _read_types(frame: pd.DataFrame, store: Sequence[str]) -> tuple[pd.DataFrame
     types = load_types(runs, store)
     profiled = runs[runs["run_id"].isin(types["run_id"])]
     if profiled.empty:
-        raise StoreError("no chosen run was profiled; measure the runs with measure.profile=true")
+        raise StoreError(f"no chosen run was profiled; {profiling_remedy(runs)}")
     if "point_id" not in profiled:
         return profiled, types
     # Points of different environments are different points.

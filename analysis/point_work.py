@@ -12,7 +12,7 @@ work.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,7 @@ from analysis.labels import not_recorded
 from analysis.lazy import np, pd
 from analysis.operations import TRANSFERS
 from analysis.roofs import Roof
-from analysis.store.frame import is_ok
+from analysis.store.frame import is_ok, profiling_remedy
 from paradnn.core.errors import InsufficientData, ParadnnError
 from paradnn.core.layers import COMPUTE_BYTES
 
@@ -186,7 +186,7 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
     ceilings = {(roof.device, roof.precision): roof for roof in roofs}
     fits = {}
     is_kept = np.ones(len(measured.points), dtype=bool)
-    unexplained = {}
+    unexplained: Counter[str] = Counter()
     for name in dict.fromkeys(measured.group):
         is_chosen = measured.group == name
         first = measured.points.iloc[measured.point[is_chosen][0]]
@@ -194,13 +194,13 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
         fit = OperationLimits.fit(measured.selected(is_chosen), roof.peak, roof.bandwidth)
         if fit.spread > _MAX_SPREAD and not name.startswith(_PROFILE):
             is_kept[measured.point[is_chosen]] = False
-            unexplained[f"{first['family']} on {first['device']}"] = int(is_chosen.sum())
+            unexplained[f"{first['family']} on {first['device']}"] += int(is_chosen.sum())
         else:
             fits[name] = (fit, roof)
     if not is_kept.any():
         raise InsufficientData(
-            f"the times of {', '.join(unexplained)} follow neither arithmetic nor memory traffic; "
-            "profile some points (measure.profile=true)"
+            f"the times of {', '.join(unexplained)} follow neither arithmetic nor memory traffic, "
+            f"and without profiles nothing else explains them; {profiling_remedy(measured.points)}"
         )
     if unexplained:
         measured = measured.restricted(is_kept)

@@ -21,7 +21,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, pooled_within
-from analysis.store.frame import aggregate_replicates, families, is_ok
+from analysis.store.frame import aggregate_replicates, families, is_ok, profiling_remedy
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
@@ -245,9 +245,7 @@ def measure_shares(
     }
     first_level = next((columns for columns in columns_by_level.values() if columns), None)
     if first_level is None:
-        raise ParadnnError(
-            "no measured run has category_share.* or op_share.*: set measure.profile=true"
-        )
+        raise ParadnnError(f"no measured run was profiled; {profiling_remedy(points)}")
     profiled = points[points[first_level].notna().any(axis=1)]
     parts = []
     for level, columns in columns_by_level.items():

@@ -149,8 +149,10 @@ def _sentences(
 ) -> Iterator[Paragraph | str]:
     for summary in summaries:
         bound = summary.points["input_bound"].sum()
+        count = len(summary.points)
+        verb = "is" if count == 1 else "are"
         head = (
-            f"{summary.name}: {bound} of {len(summary.points)} points are input-bound, "
+            f"{summary.name}: {bound} of {counted(count, 'point')} {verb} input-bound, "
             f"{format_percent_interval(summary.share)}: they wait for more than "
             f"{options.threshold:.0%} of the step. Median wait "
             f"{format_percent_interval(summary.median)}."

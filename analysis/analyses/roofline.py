@@ -102,7 +102,7 @@ def _list_sections(_: pd.DataFrame) -> list[SectionSpec]:
     section="system",
     order=60,
     title="Roofline of the models",
-    reading="Memory traffic limits left of the ridge, arithmetic right of it. The distance below "
+    reading="Left of the ridge, memory traffic is the limit; right of it, arithmetic. The distance below "
     "the roof is the possible gain.",
     list_sections=_list_sections,
 )

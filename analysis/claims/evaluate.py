@@ -24,7 +24,7 @@ from analysis.pairing import pair, require_like_sessions
 from analysis.regression_terms import encode
 from analysis.sides import is_speed
 from analysis.store.conditions import Condition, Conditions, filter_rows, format_conditions
-from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from analysis.store.frame import aggregate_replicates, is_ok, profiling_remedy, require_homogeneous
 from analysis.versions import sort_versions
 from paradnn.core.errors import ConfigError, InsufficientData, ParadnnError
 from paradnn.core.words import counted
@@ -211,8 +211,7 @@ def paired_operations(
         rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
         if rows.empty:
             raise InsufficientData(
-                f"none of these {counted(len(runs), 'run')} was profiled; "
-                "measure with measure.profile=true"
+                f"none of these {counted(len(runs), 'run')} was profiled; {profiling_remedy(runs)}"
             )
         if metric not in rows or rows[metric].isna().all():
             raise InsufficientData(f"no {metric} in the operation tables")
@@ -539,8 +538,7 @@ def _share(check: Check, data: Data) -> CheckFinding:
     profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
     if profiled.empty:
         raise InsufficientData(
-            f"none of these {counted(len(runs), 'run')} was profiled; "
-            "measure with measure.profile=true"
+            f"none of these {counted(len(runs), 'run')} was profiled; {profiling_remedy(runs)}"
         )
     missing = [name for name in check.operations if name not in profiled]
     if missing:

@@ -180,6 +180,16 @@ def is_ok(frame: pd.DataFrame) -> pd.Series:
     return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
+def profiling_remedy(runs: pd.DataFrame) -> str:
+    """Return how to obtain profiles for runs that have none."""
+    if "source" in runs and runs["source"].eq("published").all():
+        return (
+            "published measurements have no profiles; measure the points on your machine with "
+            "measure.profile=true"
+        )
+    return "measure with measure.profile=true"
+
+
 def select_rows(frame: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
     """Return the rows for which the mask is true.
 

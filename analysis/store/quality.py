@@ -134,8 +134,8 @@ class Quality:
             )
         if self.wild:
             yield (
-                f"{counted(self.wild, 'run')} without an interval, "
-                "which would reach far beyond every block"
+                f"{counted(self.wild, 'run')} whose interval is excluded, "
+                "since it extends far beyond every block"
             )
         if self.partly_failed:
             failed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())

@@ -26,7 +26,7 @@ COMMANDS = {
         "find out which of two settings, stacks, commands or commits is faster",
     ),
     "best": CommandEntry(
-        "paradnn.best.__main__", "find the settings that are best for a model on this machine"
+        "paradnn.best.__main__", "find the best settings for a model on this machine"
     ),
     "gate": CommandEntry(
         "paradnn.compare.gate",

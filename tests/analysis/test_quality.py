@@ -66,7 +66,10 @@ def test_impossible_intervals_are_removed() -> None:
 
     assert kept["step_time_low_ms"].isna().tolist() == [False, True, True, True, True]
     assert kept["examples_per_second_low"].isna().tolist() == [False, True, True, True, True]
-    assert "4 runs without an interval, which would reach far beyond every block" in quality.text()
+    assert (
+        "4 runs whose interval is excluded, since it extends far beyond every block"
+        in quality.text()
+    )
 
 
 def test_copies_are_found_despite_rounding() -> None:

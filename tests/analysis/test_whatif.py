@@ -371,6 +371,14 @@ def test_steps_that_no_limit_explains_are_rejected() -> None:
         analyse(frame, bandwidth=2.0)
 
 
+def test_published_steps_that_no_limit_explains_cannot_be_profiled() -> None:
+    frame = planted().assign(source="published")
+    frame["step_time_ms"] = 10 ** np.random.default_rng(3).uniform(-1, 5, 60)
+
+    with pytest.raises(InsufficientData, match="published measurements have no profiles"):
+        analyse(frame, bandwidth=2.0)
+
+
 def test_the_figure_has_points_and_a_heat_map() -> None:
     figure = analyse(planted(), bandwidth=2.0).figure()
 
