@@ -351,7 +351,7 @@ def test_json_has_no_value_that_strict_parsers_reject(capsys: pytest.CaptureFixt
     [
         pytest.param(
             {"json": "-", "csv": "-"},
-            "--json=-: --csv writes to standard output already; name a file for one of them",
+            "--json=-: --csv already writes to standard output; name a file for one of them",
             id="JSON and CSV on standard output",
         ),
         pytest.param(

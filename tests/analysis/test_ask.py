@@ -250,7 +250,7 @@ def test_the_reason_of_a_model_that_exceeds_the_memory_names_enough_devices() ->
 
     assert estimate.seconds is None
     assert estimate.memory_bytes == pytest.approx(weights + caches, rel=0.02)
-    assert estimate.why.endswith("and H100 (SXM) has 80; ask for devices=2 parallel=tensor")
+    assert estimate.why.endswith("and H100 (SXM) has 80 GiB; use devices=2 parallel=tensor")
 
     remedy = llama_row(devices=2, parallel="tensor")
     assert estimate_step_time(remedy, "H100").seconds is not None
@@ -265,10 +265,12 @@ def test_the_reason_of_a_model_that_exceeds_the_memory_names_enough_devices() ->
         pytest.param(
             "model=gpt devices=8 parallel=tensor", "use devices=4", id="heads-below-devices"
         ),
-        pytest.param("model=gpt2 devices=8 parallel=tensor", "use devices=4", id="twelve-heads"),
+        pytest.param(
+            "model=resnet50 devices=8 parallel=tensor", "use devices=4", id="no-transformer"
+        ),
         pytest.param("model=gpt2 devices=3", "use devices=2,4,8", id="untimed-share"),
         pytest.param(
-            "model=gpt2 devices=8 parallel=tensor", "ask for devices=4", id="twelve-heads"
+            "model=resnet50 devices=8 parallel=tensor", "use parallel=data", id="no-transformer"
         ),
         pytest.param("model=gpt2 devices=3", "ask for devices=2,4,8", id="untimed-share"),
         pytest.param(

@@ -204,7 +204,7 @@ def test_the_step_time_grows_with_the_batch() -> None:
         pytest.param(
             {"model.layers": 120, "model.width": 20480, "mode": "train"},
             # 604 G parameters of 4 bytes, plus 8 bytes each for the optimizer's variables.
-            "it needs 6,940 GiB or more, and H200 (SXM) has 141",
+            "it needs 6,940 GiB or more, and H200 (SXM) has 141 GiB",
             id="memory",
         ),
         pytest.param({"devices": "2"}, "use devices=1", id="devices"),

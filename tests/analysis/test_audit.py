@@ -1311,7 +1311,7 @@ def test_commands_of_one_file_get_the_advice_to_alternate_them(
 
     [finding] = comparisons(list(draw_conclusions([results])))
 
-    statement, _, suggested = finding.sentence.partition("To decide, measure both in turn: ")
+    statement, _, suggested = finding.sentence.partition("To decide, measure them alternately: ")
 
     assert "differing by 0%: undecided" in statement
     assert "They were measured one after the other" in statement
@@ -1335,7 +1335,7 @@ def test_the_advice_omits_commands_that_cannot_be_compared_on_one_line(
 
     lines = capsys.readouterr().out.splitlines()
 
-    assert "To decide, measure both in turn with paradnn compare." in lines[0]
+    assert "To decide, measure them alternately with paradnn compare." in lines[0]
     assert len(lines) == 5
     assert max(map(len, lines)) < 500
 
@@ -1411,7 +1411,7 @@ def test_a_single_session_is_described(tmp_path: Path, times: list[float], state
     ],
 )
 def test_a_file_without_measurements_raises_a_one_line_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(DataError, match=r"^\S+file holds no measurement above zero.*$"):
+    with pytest.raises(DataError, match=r"^\S+file contains no measurement above zero.*$"):
         read_results(write_file(tmp_path, "file", text))
 
 

@@ -93,8 +93,8 @@ def test_entries_are_logged_once_and_keep_their_prices(
 
     skipped = "skipped 1 damaged entry"
 
-    assert f"logged 3 published runs, none were there before, {skipped}" in first
-    assert f"logged 0 published runs, 3 were there already, {skipped}" in second
+    assert f"logged 3 published runs, 0 already there, {skipped}" in first
+    assert f"logged 0 published runs, 3 already there, {skipped}" in second
     assert "ResNet 9 on V100" in table
     assert "cost 3 USD" in table
 

@@ -184,7 +184,7 @@ def test_prices_select_cost_and_latency_as_the_quantities() -> None:
 
 def test_the_answer_recommends_a_choice_for_a_limit() -> None:
     text = run_frontier(three_devices(), ("latency_p99_ms", "15")).text()
-    why = "of the lowest cost per million queries among those that qualify with certainty"
+    why = "which has the lowest cost per million queries of the choices that qualify with certainty"
 
     assert f"For latency p99 at most 15 ms choose A, {why}: cost per million queries 10" in text
     assert "To get a recommendation" not in text
@@ -373,7 +373,7 @@ def test_models_compete_in_trainings_and_recorded_prices_are_used() -> None:
     assert table["standing"].tolist() == [ON, ON, BEATEN]
     assert table["cost_of_learning"].tolist() == pytest.approx([0.1, 0.3, 0.9], rel=0.01)
 
-    why = "of the lowest cost of learning among those that qualify with certainty"
+    why = "which has the lowest cost of learning of the choices that qualify with certainty"
     assert (
         f"For best accuracy at least 0.97 choose nodes=64, {why}: cost of learning 0.3"
         in result.text()
@@ -381,7 +381,7 @@ def test_models_compete_in_trainings_and_recorded_prices_are_used() -> None:
 
     doubled_price = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
     assert doubled_price.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
-    assert "override those that runs recorded" in doubled_price.text()
+    assert "override recorded prices" in doubled_price.text()
 
 
 def generated(batch: int, step_ms: float, width: float = 1.001, **more: Any) -> dict[str, Any]:

@@ -123,7 +123,10 @@ def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> Non
     assert "build" not in list(overhead(infinite_build).table["phase"])
 
     without_phases = overhead(frame.loc[[3, 8]])
-    assert without_phases.text() == "None of these 2 runs reports phases; published runs do not."
+    assert (
+        without_phases.text()
+        == "None of these 2 runs reports phases; published runs have no phases."
+    )
     assert not without_phases.drawable
 
 

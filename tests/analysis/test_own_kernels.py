@@ -219,7 +219,7 @@ def test_kernels_of_a_similar_device_narrow_the_interval(
 
     assert with_prior["high"] / with_prior["low"] < without_prior["high"] / without_prior["low"]
 
-    prior = "next to the store: gemm in float32 on Old CPU"
+    prior = "with the store: gemm in float32 on Old CPU"
     assert any(prior in source for source in with_prior["sources"])
 
 

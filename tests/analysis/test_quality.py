@@ -138,14 +138,14 @@ def test_failed_checks_are_excluded_and_unsteady_runs_only_on_request() -> None:
     frame["contended"] = np.arange(27) == 3
     kept, quality = usable_runs(frame)
 
-    assert (len(kept), quality.out, quality.unsteady, quality.contended) == (26, 1, 2, 1)
+    assert (len(kept), quality.excluded_runs, quality.unsteady, quality.contended) == (26, 1, 2, 1)
     assert quality.text() == (
         "Excluded: 1 run with failed checks; 2 runs are not steady; 1 run shared the machine with other work "
         "(--steady-only excludes such runs)."
     )
 
     kept, quality = usable_runs(frame, steady_only=True)
-    assert (len(kept), quality.out) == (23, 4)
+    assert (len(kept), quality.excluded_runs) == (23, 4)
 
     steady = "2 runs without a steady state, 1 run on a contended machine."
     assert quality.text() == f"Excluded: 1 run with failed checks, {steady}"
@@ -161,7 +161,7 @@ def test_steady_only_excludes_runs_that_do_not_record_other_work() -> None:
     frame["contended"] = pd.Series([None] * 2 + [False] * 25, dtype=object)
     kept, quality = usable_runs(frame)
 
-    assert (len(kept), quality.out) == (27, 0)
+    assert (len(kept), quality.excluded_runs) == (27, 0)
 
     kept, quality = usable_runs(frame, steady_only=True)
     assert (len(kept), quality.unknown_load) == (25, 2)

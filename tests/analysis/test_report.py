@@ -290,8 +290,8 @@ def test_very_many_runs_are_sampled_by_point_with_all_replicates(
 
     assert 20 < drawn_runs < 108
     assert (
-        section.reading
-        == f"Of {drawn_runs} of the 128 runs, points drawn at random; the command takes all."
+        section.reading == f"From {drawn_runs} of the 128 runs, whose points were drawn at random; "
+        "the command uses all runs."
     )
     assert f"{drawn_runs // 2} points" in section.headline
 

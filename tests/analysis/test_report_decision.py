@@ -273,7 +273,7 @@ def test_the_first_screen_of_one_machine_has_findings_and_a_command() -> None:
     rows["flops_utilization"] = 0.5
     text = first_screen(rows.assign(ceilings_contended="too low"))
     for sentence in (
-        "fc 4x64 at batch size 4,096: 7,580 examples/s (95% interval 6,820 to 8,340), the most of 64 points.",
+        "fc 4x64 at batch size 4,096: 7,580 examples/s (95% interval 6,820 to 8,340), the highest of 64 points.",
         "1 GFLOP/s, 50% of this machine's measured peak (which was measured under contention, and is too low).",
         "Mostly neither arithmetic nor memory is the limit: the median point reaches 30% of the rate",
         "Batch size 4,096 instead of 64: 8 times the throughput on each of the 16 models measured with both. The",
@@ -283,7 +283,7 @@ def test_the_first_screen_of_one_machine_has_findings_and_a_command() -> None:
     ):
         assert sentence in text, text
 
-    assert "none can be preferred" not in text
+    assert "cannot be compared" not in text
 
 
 def test_the_highest_of_equal_rates_is_reported_as_one_of_several() -> None:
@@ -293,7 +293,10 @@ def test_the_highest_of_equal_rates_is_reported_as_one_of_several() -> None:
     )
     text = first_screen(rows)
 
-    assert "100 examples/s (95% interval 90.0 to 110), the most of 64 points; 63 others may" in text
+    assert (
+        "100 examples/s (95% interval 90.0 to 110), the highest of 64 points; 63 other points"
+        in text
+    )
 
 
 def test_the_highest_of_noisy_rates_is_shrunk() -> None:
@@ -311,7 +314,7 @@ def test_the_highest_of_noisy_rates_is_shrunk() -> None:
     value, low, high = map(float, found.groups())
     assert low < 100 < high
     assert value < speed.max()
-    assert f"{speed.max():.3g} was measured, and the best of several is partly luck." in text
+    assert f"{speed.max():.3g} was measured, but the highest of several is biased upward." in text
 
 
 def test_the_cost_comes_before_the_speed_if_prices_are_known(two_devices: pd.DataFrame) -> None:
@@ -348,4 +351,4 @@ def test_devices_without_a_common_point_get_no_verdict() -> None:
     y2_runs = measured(grid(nodes=(128, 512)), device="Y2", environment_id="Y2")
     frame = pd.concat([x1_runs, y2_runs], ignore_index=True)
 
-    assert "No point was measured on two of X1, Y2: none can be preferred." in first_screen(frame)
+    assert "No point was measured on two of X1, Y2: cannot be compared." in first_screen(frame)

@@ -185,7 +185,10 @@ def test_the_answer_has_sentences_and_two_panels() -> None:
     text = result.text()
 
     assert "fc on A: 12 runs of 3 settings; fastest to the target: batch size 32, in 11.5 s" in text
-    assert "batch size 128: no score, 0 of 4 reached it; best 0.9000 in the median" in text
+    assert (
+        "batch size 128: no score, 0 of 4 runs reached the target; median best accuracy 0.9000"
+        in text
+    )
     assert "cost 0.115;" in text or "cost 0.115\n" in text, "--price states no currency"
 
     rows = [row | {"platform.price_per_hour": 36.0, "price_currency": "EUR"} for row in rows]

@@ -256,8 +256,10 @@ def test_points_that_ran_out_of_memory_may_fit_a_larger_memory() -> None:
     ("options", "message"),
     [
         pytest.param({}, "--bandwidth=1: changes nothing", id="nothing changes"),
-        pytest.param({"to": "H200", "peak": 2.0}, "replaces --peak", id="device and factor"),
-        pytest.param({"from_": "Made"}, "--from=Made: needs another device", id="no target"),
+        pytest.param(
+            {"to": "H200", "peak": 2.0}, "cannot be combined with --peak", id="device and factor"
+        ),
+        pytest.param({"from_": "Made"}, "--from=Made: has no effect without --to", id="no target"),
         pytest.param({"to": ("A", "B", "C")}, "--to=C: is a third upgrade", id="three upgrades"),
         pytest.param({"to": ("H200", "H200")}, "--to=H200: is given twice", id="equal upgrades"),
         pytest.param({"to": "bandwith=2"}, "did you mean bandwidth", id="unknown factor"),
@@ -359,7 +361,7 @@ def test_hardware_elasticities_follow_the_planted_limits() -> None:
 
 
 def test_hardware_and_a_metric_cannot_be_combined() -> None:
-    with pytest.raises(ConfigError, match="is replaced by --to hardware"):
+    with pytest.raises(ConfigError, match="cannot be combined with --to hardware"):
         sensitivity(planted(), SensitivityOptions(to="hardware", metric="step_time_ms"))
 
 

@@ -116,9 +116,9 @@ def test_memory_counts_the_peak_of_the_heap_and_allocations(repository: Path, ca
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        pytest.param(["--fail-on", "count"], "--fail-on=count: nothing is counted", id="no count"),
+        pytest.param(["--fail-on", "count"], "--fail-on=count: needs --count", id="no count"),
         pytest.param(
-            ["--count", "joules"], "--count=joules: unknown quantity", id="unknown quantity"
+            ["--count", "joules"], "--count=joules: is an unknown quantity", id="unknown quantity"
         ),
         pytest.param(["--flame-graph", "f.svg"], "--flame-graph=f.svg: shows", id="no profile"),
     ],
