@@ -357,7 +357,7 @@ def _separation_remedy(command: str) -> str:
         return "unset CARGO_TARGET_DIR, so that each side builds in its own folder"
     program = Path(command.split()[0]).name
     environments = _SEPARATE_ENVIRONMENTS.get(program, _SEPARATE_ENVIRONMENTS[""])
-    remedy = f"give each side its own environment: {environments}"
+    remedy = f"give each side a separate environment: {environments}"
     for variable in _PACKAGE_PATHS:
         if is_set(variable):
             remedy = (

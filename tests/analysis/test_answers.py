@@ -156,7 +156,7 @@ def _sensitivity() -> pd.DataFrame:
 def _predict() -> pd.DataFrame:
     from tests.analysis import test_predict
 
-    return test_predict.part(test_predict.whole(), 30)
+    return test_predict.sample_runs(test_predict.whole(), 30)
 
 
 def _figure_of_merit() -> pd.DataFrame:
@@ -255,7 +255,7 @@ def test_the_text_begins_with_the_answer_and_json_agrees(
     assert expected in lines[0]
 
     beginning, *blocks = "\n".join(lines).split("\n\n")
-    limits = [line for line in beginning.splitlines()[1:] if not line.endswith(": --all")]
+    limits = [line for line in beginning.splitlines()[1:] if not line.endswith(": see --all")]
 
     assert len(limits) <= 5
 

@@ -109,7 +109,7 @@ def test_precisions_of_different_width_are_summarized_separately() -> None:
 def test_the_headline_states_that_input_and_dispatch_limit_a_published_time() -> None:
     headline = compare(run(FC, 100.0)).headline()
     assert headline is not None
-    assert "limited by its input and dispatch, not by the device" in headline.words
+    assert "limited by input and dispatch, not by the device" in headline.words
 
 
 def test_eager_runs_are_omitted_if_the_model_was_also_compiled() -> None:

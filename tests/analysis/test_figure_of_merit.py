@@ -309,7 +309,7 @@ def test_nodes_multiply_measured_rates() -> None:
 
     np.testing.assert_allclose(ten_nodes.table.loc[1, names], one_node.loc[1, names] * 10)
     assert ten_nodes.table.loc[0, "harmonic"] == one_node.loc[0, "harmonic"]
-    assert "Rates are of all nodes (1 of Titan, 10 of Planned)" in ten_nodes.text()
+    assert "Rates are totals over all nodes (1 of Titan, 10 of Planned)" in ten_nodes.text()
 
 
 @pytest.mark.parametrize(

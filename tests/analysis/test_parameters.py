@@ -52,7 +52,7 @@ def test_the_command_reports_and_draws_the_ranges(tmp_path: Path) -> None:
         "7 models have from 400 (fc) to 500M (gru) trainable parameters, a factor of 1.25M.",
         "fc: 4 models from 400 to 3.2k trainable parameters, a factor of 8; half of them between 700 and 2k, "
         "median 1.2k.",
-        "gru: 1 model of 500M trainable parameters.",
+        "gru: 1 model with 500M trainable parameters.",
         "squeezenet: 1.25M, outside every family's range.",
         "resnet50: 25.6M, outside every family's range.",
         "1 run does not report parameters.",

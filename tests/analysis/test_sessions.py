@@ -117,7 +117,7 @@ def test_a_side_with_missing_replicates_allows_for_a_selection_bias(loss: str) -
     assert found.total["geometric_mean_high"] > found.total["geometric_mean"] * np.exp(bias)
 
     limits = [*describe_confounding(Contrast.of(found.cells, "all"))]
-    assert any("A lacks 0 replicates and B 12" in limit for limit in limits)
+    assert any("A lacks 0 replicates and B lacks 12" in limit for limit in limits)
 
 
 def test_sides_that_lack_the_same_replicates_are_not_biased() -> None:

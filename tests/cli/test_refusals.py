@@ -22,7 +22,7 @@ from tests.conftest import TINY, Store, run
 WITHOUT_TPU = not any(Path("/dev").glob("accel*")) and not Path("/dev/vfio").exists()
 #: Pairs of a command line and the start of its error line; {point} stands for a tiny point.
 REJECTED = [
-    ("trian", "trian: did you mean train? choose one of train, watch, plan"),
+    ("trian", "trian: unknown command; did you mean train? choose one of train, watch, plan"),
     ("analysis hetmap", "COMMAND=hetmap: no such choice; did you mean heatmap? choose one of "),
     ("analysis runs --famly fc", "unrecognized arguments: --famly fc; did you mean --family? "),
     ("train model=LSTM", "model=LSTM: no such option; did you mean lstm? choose one of "),

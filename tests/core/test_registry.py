@@ -72,7 +72,7 @@ def test_an_unusable_entry_point_is_skipped_with_a_message(
         "paradnn: things: thing_broken is skipped: "
         "ModuleNotFoundError: No module named 'a_missing_module'",
         "paradnn: things: thing_twice is skipped: the name a is taken",
-        "paradnn: things: thing_twice:Thing is skipped: it holds no Thing",
+        "paradnn: things: thing_twice:Thing is skipped: it contains no Thing",
     ]
 
 
