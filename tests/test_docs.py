@@ -1,4 +1,4 @@
-"""The documentation site: all pages and public names, and commands and links that exist."""
+"""The documentation site covers all pages and public names; its commands and links are valid."""
 
 import re
 import shlex
@@ -20,17 +20,24 @@ from paradnn.store.metrics import FAMILIES, METRICS
 from tests.conftest import ROOT
 
 
-def pages(entry: Any) -> Iterator[str]:
-    """Return the files that an entry of the navigation names."""
+def navigation_pages(entry: Any) -> Iterator[str]:
+    """Yield the files that an entry of the navigation names.
+
+    Args:
+        entry: A file name, a list of entries, or a dictionary from titles to entries.
+    """
     if isinstance(entry, str):
         yield entry
-    else:
-        for each in entry.values() if isinstance(entry, dict) else entry:
-            yield from pages(each)
+        return
+    children = entry
+    if isinstance(entry, dict):
+        children = entry.values()
+    for child in children:
+        yield from navigation_pages(child)
 
 
 def test_the_navigation_has_exactly_the_existing_pages() -> None:
-    named = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    named = list(navigation_pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     other_pages = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"}
     assert sorted(named) == sorted(
         {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | other_pages
@@ -51,17 +58,24 @@ def test_the_reference_contains_every_public_name() -> None:
 
 def section_table() -> str:
     """Return the table of the sections of metrics in docs/reference/metrics.md."""
-    members: dict[str, dict[str, None]] = {"": {}, **{name: {} for name in SECTIONS}}
-    ends = {end for name in METRICS for end in interval_names(name)}
-    for name, metric in (METRICS | FAMILIES).items():
-        if name not in ends:
-            shown = "phase_<name>_seconds" if name.startswith("phase_") else metric.name
-            members[metric.section][f"`{shown}`"] = None
     contents = {"": "headline metrics", **SECTIONS}
+    metrics_by_section: dict[str, list[str]] = {section: [] for section in contents}
+    interval_metrics = {end for name in METRICS for end in interval_names(name)}
+    for name, metric in (METRICS | FAMILIES).items():
+        if name in interval_metrics:
+            continue
+        label = f"`{metric.name}`"
+        if name.startswith("phase_"):
+            label = "`phase_<name>_seconds`"
+        # All metrics of phases have the same label.
+        if label not in metrics_by_section[metric.section]:
+            metrics_by_section[metric.section].append(label)
     lines = ["| section | contents | metrics |", "| --- | --- | --- |"]
-    for name, shown in members.items():
-        section = f"`{name}/`" if name else "(none)"
-        lines.append(f"| {section} | {contents[name]} | {', '.join(shown)} |")
+    for section, labels in metrics_by_section.items():
+        prefix = "(none)"
+        if section:
+            prefix = f"`{section}/`"
+        lines.append(f"| {prefix} | {contents[section]} | {', '.join(labels)} |")
     return "\n".join(lines)
 
 
@@ -78,14 +92,14 @@ def test_files_that_the_site_copies_exist() -> None:
 
 
 def test_every_link_between_pages_leads_to_a_file() -> None:
-    pages = [
+    page_paths = [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "benchmarks").glob("*.md"),
     ]
     built = {"docs/validation/report.md": "../../report.html"}  # written by `make demo`
-    for page in pages:
+    for page in page_paths:
         for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
             name = str(page.relative_to(ROOT))
             assert (page.parent / target).exists() or built.get(name) == target, f"{name}: {target}"
@@ -98,9 +112,11 @@ ANALYSIS_PAGES = {
 ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def analysis_commands(*pages: str) -> list[str]:
-    """Return the analysis commands in shell blocks."""
-    blocks = (block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+def analysis_commands(*page_texts: str) -> list[str]:
+    """Return the analysis commands in the shell blocks of pages."""
+    blocks = (
+        block for text in page_texts for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    )
     return [
         line
         for block in blocks

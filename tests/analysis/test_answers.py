@@ -58,7 +58,7 @@ def _two_platforms() -> pd.DataFrame:
 def _channel() -> pd.DataFrame:
     from tests.analysis import test_channel
 
-    transports = [test_channel.channel_runs(), test_channel.channel_runs("grpc", 5.0)]
+    transports = [test_channel.channel_runs(), test_channel.channel_runs("grpc", 5.0, seed=4)]
     return pd.concat(transports, ignore_index=True)
 
 

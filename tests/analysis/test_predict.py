@@ -20,7 +20,7 @@ from tests.analysis.rejected import assert_rejected
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}
 KEYS = list(LOGS)
-ENDS = {"model.input_size": 64, "model.output_size": 8}
+INPUT_AND_OUTPUT_SIZE = {"model.input_size": 64, "model.output_size": 8}
 
 
 def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
@@ -33,11 +33,13 @@ def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
     )
 
 
-def whole(seed: int = 0) -> pd.DataFrame:
+def factorial_runs(seed: int = 0) -> pd.DataFrame:
     """Return a run of each of the 64 points of the factorial."""
     step = milliseconds(seed=seed)
     speed = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / step
-    return runs(POINTS, **{"step_time_ms": step, "examples_per_second": speed, **ENDS})
+    return runs(
+        POINTS, **{"step_time_ms": step, "examples_per_second": speed, **INPUT_AND_OUTPUT_SIZE}
+    )
 
 
 def sample_runs(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
@@ -51,7 +53,7 @@ def space(frame: pd.DataFrame) -> Space:
 
 
 def test_intervals_cover_unmeasured_points_and_measured_points_are_kept() -> None:
-    frame = whole()
+    frame = factorial_runs()
     covered = []
     errors = []
     for seed in range(4):
@@ -71,44 +73,58 @@ def test_intervals_cover_unmeasured_points_and_measured_points_are_kept() -> Non
 
 
 def test_the_space_is_the_grid_of_sizes_per_combination_of_settings() -> None:
-    frame = whole()
+    frame = factorial_runs()
     two_precisions = pd.concat(
         [sample_runs(frame, 20), sample_runs(frame.assign(precision="bfloat16"), 12)],
         ignore_index=True,
     )
     two_precisions["point_id"] = two_precisions["point_id"] + two_precisions["precision"]
     found = space(two_precisions)
-    values = [
-        two_precisions[two_precisions["precision"] == name][KEYS].nunique().prod()
-        for name in ("float32", "bfloat16")
+    points_per_precision = [
+        two_precisions[two_precisions["precision"] == precision][KEYS].nunique().prod()
+        for precision in ("float32", "bfloat16")
     ]
 
-    assert found.total == sum(values)
+    assert found.total == sum(points_per_precision)
     assert found.measured == 32
     assert set(found.keys) == {*KEYS, "precision"}
 
-    zipped = frame[
-        frame["model.nodes"].map({64: 4, 256: 8, 1024: 16, 4096: 32}) == frame["model.layers"]
-    ]
-    # Axes that vary together count as one axis.
-    for subset, total in ((zipped[zipped["batch_size"] != 64], 12), (zipped, 16)):
-        assert space(subset.reset_index(drop=True)).total == total
 
-    assert (is_sparse(frame), is_sparse(sample_runs(frame, 20))) == (False, True)
-    assert "nothing is predicted" in predict(frame).text()
+def test_axes_that_vary_together_count_as_one_axis() -> None:
+    frame = factorial_runs()
+    # Each number of nodes occurs with a single number of layers.
+    layers_of_nodes = {64: 4, 256: 8, 1024: 16, 4096: 32}
+    has_zipped_sizes = frame["model.nodes"].map(layers_of_nodes) == frame["model.layers"]
+    zipped = frame[has_zipped_sizes].reset_index(drop=True)
+    three_batch_sizes = zipped[zipped["batch_size"] != 64].reset_index(drop=True)
+
+    # 4 pairs of nodes and layers, times the number of batch sizes.
+    assert space(zipped).total == 4 * 4
+    assert space(three_batch_sizes).total == 4 * 3
+
+
+def test_a_space_with_unmeasured_points_is_sparse() -> None:
+    frame = factorial_runs()
+    assert not is_sparse(frame)
+    assert is_sparse(sample_runs(frame, 20))
+
+
+def test_nothing_is_predicted_if_all_points_are_measured() -> None:
+    assert "nothing is predicted" in predict(factorial_runs()).text()
 
 
 def test_points_that_do_not_fit_the_memory_have_no_predicted_time() -> None:
-    frame = whole()
+    frame = factorial_runs()
     memory = POINTS["model.nodes"].astype(float) * POINTS["batch_size"].astype(float)
     failed = (memory > 2e6).to_numpy()
     frame.loc[failed, ["outcome", "step_time_ms"]] = ["oom_device", np.nan]
     found = space(sample_runs(frame, 30))
-    true = found.others.merge(POINTS.assign(failed=failed), on=KEYS)
+    unmeasured = found.others.merge(POINTS.assign(failed=failed), on=KEYS)
 
-    assert (true["outcome"].eq("oom_predicted") == true["failed"]).mean() > 0.8
+    assert (unmeasured["outcome"].eq("oom_predicted") == unmeasured["failed"]).mean() > 0.8
 
-    proved = true[true["chance"].isin([0.0, 1.0])]
+    # `chance` is the probability of running out of memory. Other runs prove a chance of 0 or 1.
+    proved = unmeasured[unmeasured["chance"].isin([0.0, 1.0])]
     assert ((proved["chance"] == 1) == proved["failed"]).all()
 
     table = predict(sample_runs(frame, 30), PredictOptions(metric="step_time_ms")).table
@@ -121,7 +137,7 @@ def test_points_that_do_not_fit_the_memory_have_no_predicted_time() -> None:
 
 
 def test_a_predicted_map_counts_measured_points() -> None:
-    sample = sample_runs(whole(), 20)
+    sample = sample_runs(factorial_runs(), 20)
     cells = predicted_maps(complete(sample, "step_time_ms"), "batch_size", "nodes").cells
 
     assert len(cells) == 16
@@ -136,19 +152,12 @@ def test_a_predicted_map_counts_measured_points() -> None:
     assert text.get_text() == "all points of the cell measured, else predicted"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        pytest.param(
-            "--metric peak_memory_bytes",
-            "--metric=peak_memory_bytes: no chosen run has a value for it",
-            id="--metric peak_memory_bytes",
-        ),
-    ],
-)
-def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
-    frame = whole()
-    assert_rejected(f"predict {options}", frame, message)
+def test_a_metric_without_values_is_rejected() -> None:
+    assert_rejected(
+        "predict --metric peak_memory_bytes",
+        factorial_runs(),
+        "--metric=peak_memory_bytes: no chosen run has a value for it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,31 +165,33 @@ def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> N
     [
         pytest.param(
             "",
-            whole().iloc[[0]].reset_index(drop=True),
-            "fc on Test CPU: all runs are of one point, so the space is one point",
+            factorial_runs().iloc[[0]].reset_index(drop=True),
+            "fc on Test CPU: all runs measure the same point, so there is nothing to predict",
             id="one point",
         ),
         pytest.param(
             "",
-            whole().iloc[[0, 1]].reset_index(drop=True),
+            factorial_runs().iloc[[0, 1]].reset_index(drop=True),
             "fc on Test CPU: the space has only 2 points; a prediction needs at least 3",
             id="two points",
         ),
         pytest.param(
             "",
-            whole().iloc[[0, 5, 63]].reset_index(drop=True),
+            factorial_runs().iloc[[0, 5, 63]].reset_index(drop=True),
             "fc on Test CPU: 3 measured points; a prediction needs 5",
             id="three points",
         ),
         pytest.param(
             "",
-            whole().assign(outcome="oom_device", step_time_ms=np.nan, examples_per_second=np.nan),
+            factorial_runs().assign(
+                outcome="oom_device", step_time_ms=np.nan, examples_per_second=np.nan
+            ),
             "fc on Test CPU: no point was measured (64 oom_device)",
             id="all out of memory",
         ),
         pytest.param(
             "--metric peak_memory_bytes",
-            whole().assign(peak_memory_bytes=1.0),
+            factorial_runs().assign(peak_memory_bytes=1.0),
             "cannot be computed from the step time",
             id="memory",
         ),
@@ -195,7 +206,7 @@ def test_spaces_that_cannot_be_predicted_are_rejected(
 def test_the_report_of_a_sample_adds_a_predicted_map_of_the_whole_space() -> None:
     titles_of_all, titles_of_sample = (
         [section.title for _, section in outline("system", rows) if "map" in section.title]
-        for rows in (whole(), sample_runs(whole(), 20))
+        for rows in (factorial_runs(), sample_runs(factorial_runs(), 20))
     )
     assert titles_of_all == ["Heat map: fc"]
     assert titles_of_sample == ["Heat map: fc", "Predicted map: fc"]

@@ -1,4 +1,4 @@
-"""Findings on planted hosts, which are folders that look like /proc and /sys, and on this one."""
+"""Findings on this host and on planted hosts, which are folders that imitate /proc and /sys."""
 
 import os
 import sys
@@ -139,6 +139,7 @@ def test_slurm_variables_limit_a_job_without_control_groups(
 
 def test_facts_that_a_host_does_not_report_are_omitted(tmp_path: Path) -> None:
     names = {finding.name for finding in host_findings(tmp_path)}
+    # A quota, a memory limit and swap may be reported as "none" even without files.
     assert names <= {"cpu_quota", "memory_limit", "swap"}
 
 
@@ -182,6 +183,16 @@ def test_child_processes_are_not_foreign() -> None:
         assert spinner.pid not in {process.pid for process in monitor.look().processes}
 
 
+#: Throttle reasons of nvidia-smi, as bit masks.
+GPU_IDLE = "0x1"
+TOO_HOT_FOR_SOFTWARE = "0x0000000000000020"
+
+
+def board_row(persistence: str, throttle_reasons: str) -> list[str]:
+    """Return the row of nvidia-smi about board 0 at 1200 of at most 1980 MHz."""
+    return ["0", persistence, "1200", "1980", throttle_reasons]
+
+
 def board_findings(**answers: list[list[str]]) -> dict[str, Finding]:
     """Return the findings about GPU boards, given the rows of nvidia-smi per kind of query."""
 
@@ -192,8 +203,9 @@ def board_findings(**answers: list[list[str]]) -> dict[str, Finding]:
 
 
 def test_a_hot_and_shared_board_is_found() -> None:
-    hot = ["0", "Disabled", "1200", "1980", "0x0000000000000020"]
-    findings = board_findings(gpu=[hot], compute_apps=[["4242", "python"]])
+    hot = board_row(persistence="Disabled", throttle_reasons=TOO_HOT_FOR_SOFTWARE)
+    process_row = ["4242", "python"]
+    findings = board_findings(gpu=[hot], compute_apps=[process_row])
     assert harmful(findings) == ["gpu_throttling", "gpu_processes"]
     assert findings["gpu_throttling"].value == "temperature (software)"
     assert findings["gpu_processes"].value == "python (4242)"
@@ -201,7 +213,8 @@ def test_a_hot_and_shared_board_is_found() -> None:
 
 
 def test_an_idle_board_has_no_harmful_finding() -> None:
-    assert harmful(board_findings(gpu=[["0", "Enabled", "1200", "1980", "0x1"]])) == []
+    idle = board_row(persistence="Enabled", throttle_reasons=GPU_IDLE)
+    assert harmful(board_findings(gpu=[idle])) == []
 
 
 def test_a_machine_without_boards_has_no_finding_about_boards() -> None:

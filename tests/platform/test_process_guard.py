@@ -12,7 +12,8 @@ import pytest
 from paradnn.platform.process_guard import ProcessGuard
 from tests.processes import PATIENCE, wait_for
 
-#: Shell command that starts a process in a new session, and writes the process id to a file.
+#: Shell command that starts a process in a new session, and appends the process id to the file $0.
+#: The word after the script in the arguments of `sh -c` sets $0.
 ESCAPE = "(setsid sleep 1000 & echo $! >>$0)"
 
 #: Driver with one command that has ended and one that keeps running. Each command leaves a process
@@ -85,6 +86,8 @@ def test_an_interruption_ends_the_processes_of_earlier_commands(
             assert all(map(_is_alive, remaining))
             raise kind
 
+    # The inner guard ends normally and leaves its process running. The interruption of the outer
+    # guard must end the processes of both commands.
     with pytest.raises(kind):
         interrupt_after_two_commands()
     assert wait_for(lambda: not any(map(_is_alive, remaining)))
@@ -123,15 +126,29 @@ def test_an_exception_ends_the_command_and_its_descendants(tmp_path: Path) -> No
     def fail_while_it_runs(guard: ProcessGuard) -> None:
         with guard.running(command):
             started.extend(_wait_for_processes(tmp_path / "pids", 2))
+            # Wait until setsid has put the process into a new session.
             assert wait_for(lambda: os.getsid(started[0].pid) == started[0].pid)
+            raise RuntimeError
+
+    with ProcessGuard() as guard, pytest.raises(RuntimeError):
+        fail_while_it_runs(guard)
+    assert wait_for(lambda: not any(map(_is_alive, started)))
+
+
+def test_an_exception_spares_daemons_of_earlier_commands(tmp_path: Path) -> None:
+    """The exception ends only the command in whose context it is raised.
+
+    The guard itself ends normally. An interruption that leaves the guard would end the daemon, too.
+    """
+
+    def fail_in_a_second_command(guard: ProcessGuard) -> None:
+        with guard.running(["sleep", "1000"]):
             raise RuntimeError
 
     with ProcessGuard() as guard:
         guard.run(["sh", "-c", ESCAPE, str(tmp_path / "daemon")])
         with pytest.raises(RuntimeError):
-            fail_while_it_runs(guard)
-    assert wait_for(lambda: not any(map(_is_alive, started)))
-    # A daemon that another command started keeps running.
+            fail_in_a_second_command(guard)
     daemon = _wait_for_processes(tmp_path / "daemon", 1)[0]
     assert _is_alive(daemon)
     daemon.kill()
