@@ -54,7 +54,7 @@ def _refuse_to_fork(event: str, arguments: object) -> None:
     """
     if event in ("os.fork", "os.forkpty") and os.getpid() == _SUITE:
         raise RuntimeError(
-            "a test must not fork the process that runs the tests; use in_fresh_process() of "
+            "a test must not fork the process that runs the tests; use run_in_new_interpreter() of "
             "tests/processes.py"
         )
 

@@ -30,7 +30,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def hearing_ctrl_c(command: Sequence[str]) -> list[str]:
+def with_default_signal_handlers(command: Sequence[str]) -> list[str]:
     """Return a command that runs `command` with the default handlers of SIGINT and SIGHUP.
 
     `preexec_fn` cannot restore the handlers, since it would fork this process.
@@ -39,7 +39,7 @@ def hearing_ctrl_c(command: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def fresh(function: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
+def new_interpreter(function: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
     """Run `function` in a new interpreter, and kill it at the end of the context.
 
     The process exits without clean-up, like that of a point; its exit code is 0 if the function
@@ -68,13 +68,13 @@ def exit_code(process: BaseProcess) -> int:
     return process.exitcode
 
 
-def in_fresh_process(function: Callable[..., object], *arguments: Any) -> None:
+def run_in_new_interpreter(function: Callable[..., object], *arguments: Any) -> None:
     """Run `function` in a new interpreter, for code that forks and makes assertions.
 
     Raises:
         ChildProcessError: If the function fails. Its traceback is on standard error.
     """
-    with fresh(function, *arguments) as process:
+    with new_interpreter(function, *arguments) as process:
         code = exit_code(process)
         if code:
             raise ChildProcessError(f"{function.__name__} ended with exit code {code}")

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from tests.processes import in_fresh_process
+from tests.processes import run_in_new_interpreter
 
 #: Names that Linux has and macOS lacks, by module.
 NOT_ON_MACOS = {
@@ -98,4 +98,4 @@ def import_everything(system: str, packages: tuple[str, ...]) -> None:
     ],
 )
 def test_modules_import_without_names_of_linux(system: str, packages: tuple[str, ...]) -> None:
-    in_fresh_process(import_everything, system, packages)
+    run_in_new_interpreter(import_everything, system, packages)

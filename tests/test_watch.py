@@ -30,7 +30,7 @@ from paradnn.store.runs import Claim, Query
 from paradnn.watch import progress_of, view
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, Store, environment, run
-from tests.processes import PATIENCE, hearing_ctrl_c, started
+from tests.processes import PATIENCE, started, with_default_signal_handlers
 
 # Some queries of MLflow cause this warning with SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")
@@ -250,7 +250,9 @@ def test_a_terminal_is_updated_until_ctrl_c(store: Store) -> None:
     command = [sys.executable, "-m", "paradnn.watch", "--interval", "0.1"]
     variables = environment(store, TERM="xterm", COLUMNS="120", LINES="50")
     terminal = {"stdin": follower, "stdout": follower, "stderr": follower}
-    with started(hearing_ctrl_c(command), cwd=ROOT, env=variables, **terminal) as watcher:
+    with started(
+        with_default_signal_handlers(command), cwd=ROOT, env=variables, **terminal
+    ) as watcher:
         os.close(follower)
         read_until(leader, "3 of 4 points")
         sweep.record(sweep.open, 700.0)

@@ -29,7 +29,7 @@ from paradnn.platform.findings import Finding
 from paradnn.store.mlflow_store import MlflowStore
 from tests.cluster.postgres import free_port, is_well
 from tests.conftest import ROOT, Store, environment, process, run
-from tests.processes import hearing_ctrl_c, started, wait_for
+from tests.processes import started, wait_for, with_default_signal_handlers
 
 #: Program that imports a package, as `python -m` does, and then sends Ctrl-C to itself.
 _INTERRUPTED_IMPORT = (
@@ -40,7 +40,9 @@ _INTERRUPTED_IMPORT = (
 
 @pytest.mark.parametrize("package", ["paradnn", "analysis"])
 def test_ctrl_c_during_an_import_prints_one_line(package: str) -> None:
-    command = hearing_ctrl_c([sys.executable, "-c", _INTERRUPTED_IMPORT.format(package)])
+    command = with_default_signal_handlers(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT.format(package)]
+    )
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
@@ -48,7 +50,7 @@ def test_ctrl_c_during_an_import_prints_one_line(package: str) -> None:
 
 def test_importing_the_package_keeps_the_handler_of_ctrl_c() -> None:
     code = "import signal, paradnn; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    command = hearing_ctrl_c([sys.executable, "-c", code])
+    command = with_default_signal_handlers([sys.executable, "-c", code])
 
     assert (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

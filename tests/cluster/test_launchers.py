@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.ray_cluster import RAY, end_node, ray_head, ray_node
 from tests.cluster.slurm import Slurm, slurm
 from tests.conftest import ROOT, Store, environment
-from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
+from tests.processes import PATIENCE, children_of, started, wait_for, with_default_signal_handlers
 from tests.session.test_launch import drivers_at_work, points_measured_once, sweep_of
 
 #: Time limit in seconds for a host to take over a point of a lost host.
@@ -36,7 +36,7 @@ def launching(
     """Start a sweep of six points that take seconds each, and wait until a driver works."""
     slow = ["model.nodes=range(8,14)", "measure.min_seconds=2"]
     words = sweep_of(store, launcher, *slow, *overrides)
-    command = hearing_ctrl_c([sys.executable, "-m", *words])
+    command = with_default_signal_handlers([sys.executable, "-m", *words])
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     variables = environment(store) | environ
     with started(command, cwd=ROOT, env=variables, text=True, **pipes) as process:

@@ -18,7 +18,7 @@ from paradnn.compare.processes import Command, CommandProtocol
 from paradnn.statistics.paired_rounds import Rule, SpeedEstimate
 from tests.compare.conftest import Call
 from tests.conftest import ROOT
-from tests.processes import hearing_ctrl_c, wait_for
+from tests.processes import wait_for, with_default_signal_handlers
 
 SPEED = ["--metric", "speed: ([0-9.]+)"]
 SPEED_METRIC = OutputMetric("speed: ([0-9.]+)", higher=True)
@@ -66,6 +66,8 @@ def test_each_side_goes_first_in_half_of_the_rounds(tmp_path: Path) -> None:
 
 def test_the_slower_side_determines_the_number_of_runs_per_visit() -> None:
     comparison = run_comparison("true", "sleep 0.2", rule=NeverEnough(most=1))
+    # A visit consists of the consecutive runs of one side in a round. Alone, "true" would run up to
+    # 50 times per visit.
     assert [len(visits[0]) for visits in comparison.visits] == [1, 1]
 
 
@@ -135,6 +137,7 @@ COMPARE = ["-m", "paradnn", "compare", "--rounds", "5", "--most", "5"]
         pytest.param(
             [
                 "-c",
+                # Print, then return exit code 3, since print() returns None.
                 "from paradnn.cli.program import program; "
                 "raise SystemExit(program(lambda: print('x') or 3)())",
             ],
@@ -167,7 +170,11 @@ def test_every_signal_ends_the_measured_command(tmp_path: Path, number: signal.S
     measured = f"sleep 1000 & echo $! >{pids}; setsid sleep 1000 & echo $! $$ >>{pids}; wait"
     words = [sys.executable, "-m", "paradnn", "compare", measured, "true"]
     with subprocess.Popen(
-        hearing_ctrl_c(words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        with_default_signal_handlers(words),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as driver:
         assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3)
         started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]

@@ -15,7 +15,7 @@ import pytest
 from paradnn.compare import gate
 from paradnn.platform.commits import checkouts
 from tests.compare.conftest import Call, Outcome, commit, git
-from tests.processes import hearing_ctrl_c, wait_for
+from tests.processes import wait_for, with_default_signal_handlers
 
 SPEED = ["--metric", "speed: ([0-9.]+)"]
 PROGRAM = ["--", "sh", "program.sh"]
@@ -248,7 +248,9 @@ def test_a_canceled_gate_leaves_no_process_and_no_worktree(
         f"{start_process}; sleep 1000",
     ]
     environ = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen(hearing_ctrl_c(words), env=environ, stderr=subprocess.PIPE) as canceled:
+    with subprocess.Popen(
+        with_default_signal_handlers(words), env=environ, stderr=subprocess.PIPE
+    ) as canceled:
         assert wait_for(lambda: len(worktrees()) == 2)
         # The processes are of two setups, of the first preparation and of the first run.
         assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 4)

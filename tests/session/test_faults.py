@@ -21,7 +21,7 @@ from paradnn.families.fc import FullyConnected
 from paradnn.session.signals import interruptible
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT, SHORT, TINY, Store, environment, run
-from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
+from tests.processes import PATIENCE, children_of, started, wait_for, with_default_signal_handlers
 
 pytestmark = pytest.mark.framework
 
@@ -58,7 +58,7 @@ def driver(
         program = ["tests.session.stopping", until]
     else:
         program = ["paradnn.train"]
-    command = hearing_ctrl_c([sys.executable, "-m", *program, *arguments])
+    command = with_default_signal_handlers([sys.executable, "-m", *program, *arguments])
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(command, cwd=ROOT, env=environment(store), text=True, **pipes) as process:
         yield process

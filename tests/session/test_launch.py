@@ -16,7 +16,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.session.launch import DriverTask
 from paradnn.store.leases import Owner
 from tests.conftest import ROOT, TINY, Store, environment, process
-from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
+from tests.processes import PATIENCE, children_of, started, wait_for, with_default_signal_handlers
 
 REST = [entry for entry in TINY if "nodes" not in entry]
 
@@ -121,7 +121,7 @@ def test_drivers_end_with_the_process_that_launched_them(
     number: signal.Signals, store: Store
 ) -> None:
     axes = sweep_of(store, "joblib", "model.nodes=range(8,14)", "measure.min_seconds=1000")
-    command = hearing_ctrl_c([sys.executable, "-m", *axes])
+    command = with_default_signal_handlers([sys.executable, "-m", *axes])
     discarded_output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with started(command, cwd=ROOT, env=environment(store), **discarded_output) as launcher_process:
         assert wait_for(lambda: drivers_at_work(store))

@@ -36,7 +36,7 @@ from paradnn.workloads.channel.transports import (
     serve_connections,
 )
 from tests.conftest import ROOT
-from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, wait_for
+from tests.processes import PATIENCE, exit_code, new_interpreter, run_in_new_interpreter, wait_for
 from tests.worker.channel_points import (
     exchange_by_shared_memory,
     measure_until_killed,
@@ -154,7 +154,7 @@ def test_payloads_have_the_stated_mixture() -> None:
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_shared_memory_carries_whole_messages(pattern: str) -> None:
     requested = point(transport="shared_memory", pattern=pattern, bytes=300_001)
-    in_fresh_process(exchange_by_shared_memory, requested)
+    run_in_new_interpreter(exchange_by_shared_memory, requested)
 
 
 def test_shared_memory_without_an_answer_is_a_timeout() -> None:
@@ -248,7 +248,9 @@ def test_neither_side_outlives_the_other(server: Server, killed: str) -> None:
     with (
         receiver,
         sender,
-        fresh(measure_until_killed, point_on_two_hosts(server.address), sender) as measuring,
+        new_interpreter(
+            measure_until_killed, point_on_two_hosts(server.address), sender
+        ) as measuring,
     ):
         assert receiver.poll(PATIENCE)
         if killed == "server":
@@ -290,7 +292,7 @@ def test_clients_without_the_key_start_no_process(server: Server) -> None:
             if number % 3 == 0:
                 connection.sendall(bytes(64 if number % 2 else 63))
         assert not server.children()
-        in_fresh_process(
+        run_in_new_interpreter(
             measure_with_server, point_on_two_hosts(server.address), server.process.pid
         )
         assert server.inspected.num_fds() < 100

@@ -25,7 +25,7 @@ from paradnn.worker.contention import (
 )
 from paradnn.worker.measure import AttemptRecorder, single_latencies
 from tests.platform.test_findings import plant
-from tests.processes import in_fresh_process
+from tests.processes import run_in_new_interpreter
 
 #: Two seconds on two cores: the point used 3 of the 4 core-seconds, and 1 was idle.
 BEFORE = Counters(
@@ -250,7 +250,7 @@ stopped.resume()
 
 
 def test_a_stopped_measurement_is_not_steady() -> None:
-    in_fresh_process(_observe_while_stopped)
+    run_in_new_interpreter(_observe_while_stopped)
 
 
 def _observe_while_stopped() -> None:
@@ -314,7 +314,7 @@ def test_version_1_of_control_groups_reports_throttling(tmp_path: Path) -> None:
     sys.platform != "linux", reason="only Linux has processor clocks of other processes"
 )
 def test_the_time_of_descendants_belongs_to_the_point() -> None:
-    in_fresh_process(_observe_child_and_grandchild)
+    run_in_new_interpreter(_observe_child_and_grandchild)
 
 
 def _observe_child_and_grandchild() -> None:
