@@ -58,6 +58,7 @@ def test_points_of_one_model_are_not_independent() -> None:
     """
     frames = []
     for seed in range(60):
+        # The offset makes the models independent of the noise, whose seed is `seed`.
         model = np.random.default_rng(seed + 2000).normal(0.3, 0.05, (4, 4, 1))
         fractions = np.broadcast_to(model, (4, 4, 4)).ravel()
         frames.append(planted(fractions, noise=0.02, seed=seed, family=f"f{seed}"))

@@ -106,9 +106,10 @@ def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callabl
 
     yield open_page
     folder = os.environ.get("BROWSER_PICTURES")
-    for page in pages if folder else ():
-        page.wait_for_timeout(1_500)  # wait for the end of animations
-        page.screenshot(path=Path(str(folder)) / f"{request.node.name}.png")
+    if folder:
+        for page in pages:
+            page.wait_for_timeout(1_500)  # wait for the end of animations
+            page.screenshot(path=Path(folder) / f"{request.node.name}.png")
     context.close()
 
 

@@ -82,7 +82,9 @@ def test_parameters_are_keys_with_their_types_and_defaults(file: Path) -> None:
 
 def test_a_point_is_identified_by_the_file_and_the_arguments(file: Path) -> None:
     before = point_id(point(file))
-    assert point_id(point(file, width=8)) == before != point_id(point(file, width=9))
+    # A width of 8 is the default.
+    assert point_id(point(file, width=8)) == before
+    assert point_id(point(file, width=9)) != before
     file.write_text(SOURCE + "\n# changed\n")
     assert point_id(point(file)) != before
 

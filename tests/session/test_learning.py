@@ -177,7 +177,8 @@ def test_a_training_whose_driver_was_killed_resumes_to_the_same_curve(
     seconds = [curve(store, entry["run_id"], "learning_seconds") for entry in (killed, point)]
     # The killed driver may not have recorded all epochs of the checkpoint.
     recorded_epochs = min(resumed_after, len(seconds[0]))
-    assert seconds[0][:recorded_epochs] == seconds[1][:recorded_epochs] != []
+    assert seconds[0][:recorded_epochs] == seconds[1][:recorded_epochs]
+    assert seconds[0][:recorded_epochs] != []
     assert len(seconds[1]) == 12
     assert not [*tmp_path.glob("training-*")], "a finished training leaves no checkpoint"
 

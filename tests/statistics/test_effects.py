@@ -320,4 +320,5 @@ def test_drivers_differ_if_only_later_runs_overlap() -> None:
 
     drivers = Schedule.of(runs[:2], runs[2:]).driver
 
-    assert drivers[0] == drivers[1] != drivers[2]
+    assert drivers[0] == drivers[1]
+    assert drivers[1] != drivers[2]

@@ -257,7 +257,7 @@ def test_drivers_use_each_others_results_during_an_outage(store: Store, tmp_path
     assert not list(tmp_path.glob("*.claim")) + list(tmp_path.glob("point-*.json"))
 
 
-def valid_record(folder: Path, store: Store) -> tuple[Path, dict[str, object]]:
+def valid_record(folder: Path) -> tuple[Path, dict[str, object]]:
     """Write a valid result file; return its path and its content."""
     journal = Journal(folder)
     claim = claimed(journal, 1)
@@ -277,7 +277,7 @@ DEFECTS["a huge replicate"] = "record.tags.replicate", "9" * 5000
 def test_crafted_records_are_rejected_and_valid_ones_are_logged(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, good = valid_record(tmp_path, store)
+    path, good = valid_record(tmp_path)
     for number, (location, value) in enumerate(DEFECTS.values()):
         changed = json.loads(json.dumps(good)) | {"offline_id": f"point-{number}"}
         changed["record"]["tags"]["point_id"] = str(100 + number)

@@ -35,9 +35,9 @@ def test_mlflow_accepts_the_filter_and_the_order_of_every_view(store: Store) -> 
     for state in view_states(store).values():
         order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
         assert client.search_runs(["1"], state["searchFilter"], order_by=[order]) == []
-        assert (
-            set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
-        )
+        columns = set(state["columnOrder"])
+        assert columns == set(state["columnWidths"])
+        assert columns > set(state["selectedColumns"])
 
 
 def test_a_workspace_is_rejected_for_a_database(store: Store) -> None:

@@ -421,7 +421,8 @@ def test_the_digest_of_a_set_depends_only_on_its_examples(tmp_path: Path) -> Non
 
     digests = [set_digest(data) for data in (*same, other)]
 
-    assert digests[0] == digests[1] != digests[2]
+    assert digests[0] == digests[1]
+    assert digests[1] != digests[2]
 
 
 @pytest.mark.parametrize(
