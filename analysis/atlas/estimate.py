@@ -28,7 +28,7 @@ from analysis.atlas.memory import device_memory_bytes, memory_bytes, memory_reas
 from analysis.atlas.parallel import (
     COMMUNICATION,
     PARALLEL,
-    Message,
+    AllReduces,
     communication_parts,
     gradient_messages,
     parallel_error,
@@ -165,14 +165,14 @@ class _Phase:
         products: Products and convolutions.
         other_bytes: Bytes that the phase moves in addition to the traffic of its products.
         costs: Analytic costs of the phase.
-        messages: Sums over all devices in the phase.
+        all_reduces: All-reduces of the phase.
         tokens: Tokens that a mixture of experts routes; 0 without one.
     """
 
     products: Sequence[RepeatedOperation]
     other_bytes: float
     costs: Costs
-    messages: Sequence[Message] = ()
+    all_reduces: Sequence[AllReduces] = ()
     tokens: int = 0
 
 
@@ -521,7 +521,7 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
     if question.find_group("gemm") is None:
         return question.unknown(_missing_products_reason(question))
     collectives = None
-    if any(phase.messages for phase in question.phases):
+    if any(phase.all_reduces for phase in question.phases):
         collectives = _collective_group(question)
     estimates = []
     for phase in question.phases:
@@ -536,7 +536,7 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
         if phase.tokens:
             parts.append(_experts_part(question, phase.tokens))
         if collectives is not None:
-            parts += communication_parts(collectives, phase.messages, question.devices)
+            parts += communication_parts(collectives, phase.all_reduces, question.devices)
         is_token = question.mode == "generate" and phase is question.phases[-1]
         requests = 0
         if is_token and parts[0].group.engine in _SERVING_ENGINES:
@@ -699,19 +699,19 @@ def _phase_of_layers(
     if question.tensor_devices > 1:
         device_layers = tensor_layers(layers, question.tensor_devices)
     costs = sum_costs(device_layers, batch, question.compute, question.mode, slots=slots)
-    messages: Sequence[Message] = ()
+    all_reduces: Sequence[AllReduces] = ()
     width = COMPUTE_BYTES[question.compute]
     if question.parallel == "tensor":
-        messages = tensor_messages(layers, batch, width, question.mode)
+        all_reduces = tensor_messages(layers, batch, width, question.mode)
     elif question.parallel == "data" and question.mode == "train":
-        messages = gradient_messages(costs.parameters, width)
+        all_reduces = gradient_messages(costs.parameters, width)
     if not tokens:
         operations = product_operations(device_layers, batch, question.compute, product_mode)
-        return _make_phase(question, operations, costs, messages)
+        return _make_phase(question, operations, costs, all_reduces)
     others = [layer for layer in device_layers if layer.name not in GATED_LAYERS]
     operations = product_operations(others, batch, question.compute, product_mode)
     other_costs = sum_costs(others, batch, question.compute, question.mode, slots=slots)
-    dense_phase = _make_phase(question, operations, other_costs, messages)
+    dense_phase = _make_phase(question, operations, other_costs, all_reduces)
     return replace(dense_phase, costs=costs, tokens=tokens)
 
 
@@ -719,7 +719,7 @@ def _make_phase(
     question: _Question,
     operations: Sequence[RepeatedOperation],
     costs: Costs,
-    messages: Sequence[Message] = (),
+    all_reduces: Sequence[AllReduces] = (),
 ) -> _Phase:
     if question.model.is_kernel:
         products = operations
@@ -727,7 +727,7 @@ def _make_phase(
         products = [entry for entry in operations if entry.operation.kind in ("gemm", "conv2d")]
     product_bytes = sum(entry.count * entry.operation.bytes for entry in products)
     other_bytes = max(0.0, costs.bytes_per_step - product_bytes)
-    return _Phase(products, other_bytes, costs, messages)
+    return _Phase(products, other_bytes, costs, all_reduces)
 
 
 def sum_parts(

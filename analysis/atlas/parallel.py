@@ -1,12 +1,12 @@
-"""Several devices: the share of a step that each performs, and their messages.
+"""Several devices: the share of a step that each performs, and their all-reduces.
 
 - `parallel=data`: each device holds all weights and takes an equal share of the batch. In training,
-  the gradients of all devices are summed in buckets, while the backward pass still runs (Li et al.
-  2020, PyTorch Distributed, section 3.2).
+  all-reduces sum the gradients in buckets, while the backward pass still runs (Li et al. 2020,
+  PyTorch Distributed, section 3.2).
 - `parallel=tensor`: each device holds a share of the heads, of the hidden units and of the
   vocabulary of a transformer, and processes the whole batch. The outputs of attention and of
-  feed-forward layers, and the embeddings, are sums over the devices (Shoeybi et al. 2019,
-  Megatron-LM, section 3). In training, the backward pass has the same number of sums again.
+  feed-forward layers, and the embeddings, need all-reduces (Shoeybi et al. 2019, Megatron-LM,
+  section 3). The backward pass of training has the same number of all-reduces.
 
 Normalizations and residual additions are repeated on every device.
 """
@@ -42,13 +42,13 @@ _TABLE_FIELDS = ("parameters", "borrowed")
 
 
 @dataclass(frozen=True)
-class Message:
-    """Sums of equal size over all devices (all-reduces).
+class AllReduces:
+    """Equal all-reduces (sums over all devices) within one step.
 
     Attributes:
-        size: Bytes that each device contributes to a sum.
-        count: Number of sums in a step.
-        is_overlapped: Whether the sums run at the same time as the backward pass.
+        size: Bytes that each device contributes to one all-reduce.
+        count: Number of all-reduces in a step.
+        is_overlapped: Whether the all-reduces run at the same time as the backward pass.
     """
 
     size: float
@@ -81,15 +81,15 @@ def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str
         if count % devices:
             return (
                 f"model.{name}={count} cannot be divided among {devices} devices; "
-                f"use devices={_largest_divisor(count, devices)}"
+                f"use devices={_largest_power_of_two_divisor(count, below=devices)}"
             )
     return ""
 
 
-def _largest_divisor(count: int, limit: int) -> int:
-    """Return the largest power of two below `limit` that divides `count`."""
+def _largest_power_of_two_divisor(count: int, below: int) -> int:
+    """Return the largest power of two below `below` that divides `count`."""
     divisor = 1
-    while 2 * divisor < limit and count % (2 * divisor) == 0:
+    while 2 * divisor < below and count % (2 * divisor) == 0:
         divisor *= 2
     return divisor
 
@@ -118,23 +118,28 @@ def _layer_share(layer: Layer, devices: int) -> Layer:
     return layer
 
 
-def _divided(layer: Layer, devices: int, fields: Sequence[str], side: str) -> Layer:
-    """Return a layer whose `fields`, and one dimension of whose products, are divided by `devices`.
+def _divided(layer: Layer, devices: int, fields: Sequence[str], product_field: str) -> Layer:
+    """Return a device's share of a layer, with quotients rounded up.
 
-    Quotients are rounded up.
+    Args:
+        layer: The whole layer.
+        devices: Number of devices.
+        fields: Fields of the layer to divide.
+        product_field: Field of each product to divide; empty to leave the products unchanged.
     """
     share: dict[str, Any] = {name: -(-getattr(layer, name) // devices) for name in fields}
-    if side:
-        share["products"] = tuple(
-            replace(product, **{side: -(-getattr(product, side) // devices)})
-            for product in layer.products
-            if isinstance(product, Multiply)
-        )
+    if product_field:
+        products = []
+        for product in layer.products:
+            assert isinstance(product, Multiply)  # transformers have no convolutions
+            divided = -(-getattr(product, product_field) // devices)
+            products.append(replace(product, **{product_field: divided}))
+        share["products"] = tuple(products)
     return replace(layer, **share)
 
 
-def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) -> list[Message]:
-    """Return the sums over devices in a step of a transformer with parallel=tensor.
+def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) -> list[AllReduces]:
+    """Return the all-reduces in a step of a transformer with parallel=tensor.
 
     Args:
         layers: Layers of the whole model, for one example.
@@ -148,40 +153,42 @@ def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) 
     count = sum(layer.name in names for layer in layers)
     if mode == "train":
         count *= 2
-    return [Message(size=float(width * batch * elements), count=count)]
+    return [AllReduces(size=float(width * batch * elements), count=count)]
 
 
-def gradient_messages(parameters: int, width: int) -> list[Message]:
-    """Return the sums of gradients over devices in a training step with parallel=data.
+def gradient_messages(parameters: int, width: int) -> list[AllReduces]:
+    """Return the all-reduces of gradients in a training step with parallel=data.
 
     Args:
-        parameters: Trained parameters.
+        parameters: Number of trained parameters; the list is empty for 0.
         width: Bytes of a gradient.
     """
+    if not parameters:
+        return []
     total = float(width * parameters)
     size = min(total, _BUCKET_BYTES)
-    return [Message(size=size, count=total / size, is_overlapped=True)]
+    return [AllReduces(size=size, count=total / size, is_overlapped=True)]
 
 
 def communication_parts(
-    group: TimingGroup, messages: Sequence[Message], devices: int
+    group: TimingGroup, all_reduces: Sequence[AllReduces], devices: int
 ) -> list[StepPart]:
-    """Return the parts of a step in which devices exchange messages.
+    """Return the parts of a step in which devices communicate.
 
     Args:
         group: Timings of collectives.
-        messages: The sums of a step.
+        all_reduces: The all-reduces of a step.
         devices: Number of devices.
     """
     parts = []
-    for message in messages:
-        columns = collective("all_reduce", devices, message.size)
+    for equal in all_reduces:
+        columns = collective("all_reduce", devices, equal.size)
         operation = make_operation("collective", columns, "all_reduce")
         part = StepPart(
             COMMUNICATION,
             group,
-            [RepeatedOperation("", operation, message.count)],
-            is_overlapped=message.is_overlapped,
+            [RepeatedOperation("", operation, equal.count)],
+            is_overlapped=equal.is_overlapped,
         )
         parts.append(part)
     return parts
@@ -189,5 +196,7 @@ def communication_parts(
 
 def timed_device_counts(group: TimingGroup) -> list[int]:
     """Return the numbers of devices over which all-reduces of a group were timed, ascending."""
-    is_sum = group.timings["variant"].eq("all_reduce")
-    return sorted(int(count) for count in group.timings.loc[is_sum, "m"].unique())
+    is_all_reduce = group.timings["variant"].eq("all_reduce")
+    # Collectives store the number of devices in the column m (`kernels.collective`).
+    device_counts = group.timings.loc[is_all_reduce, "m"]
+    return sorted(int(count) for count in device_counts.unique())

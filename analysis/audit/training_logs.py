@@ -89,14 +89,21 @@ _NCCL_FAILURE = re.compile(r"(\S+): Test (?:NCCL|CUDA) failure \S+ '(.*?)(?: / .
 _MPI_TAG = re.compile(r"^\[\d+,\d+\]<stdout>: ?", re.MULTILINE)
 #: Number of leading columns that every table has: size in bytes, number of elements, their type.
 _NCCL_KEYS = 3
+#: Columns with the time of a collective: wall time, or with --report_cputime processor time.
+_NCCL_TIMES = frozenset({"time", "cputime"})
 
 
 def read_nccl_tests(document: Any) -> Reading:
     """Read the table of a program of nccl-tests or rccl-tests.
 
-    Times are means over the iterations in microseconds. The columns are size, count and type; then
-    operation and root, which may be blank; then time, two bandwidths and the number of wrong
-    values, first out of place and then in place. Since version 2.17 the table names its collective.
+    Times are in microseconds, each a mean over the iterations. The header of a table is
+
+        # size count type redop root time algbw busbw #wrong time algbw busbw #wrong
+
+    The first time is that of the collective out of place, the second that in place. Operation
+    (redop) and root may be blank. With --report_cputime the times are processor times, in columns
+    named cputime. With --report_timestamps a column timestamp follows. Since version 2.17 the name
+    of the collective precedes the table.
     """
     text = _MPI_TAG.sub("", str(child(document).get("text", "")))
     columns: list[str] = []
@@ -109,17 +116,17 @@ def read_nccl_tests(document: Any) -> Reading:
         average = _NCCL_AVERAGE.match(line)
         failure = _NCCL_FAILURE.match(line)
         if start:
-            collective = f"{start[1]} "
+            collective = start[1]
         elif device:
             devices[device[1]] = device[2]
         elif failure:
-            yield Note(f"{collective or 'the test '}failed on {failure[1]}: {failure[2]}")
+            yield Note(f"{collective or 'the test'} failed on {failure[1]}: {failure[2]}")
         elif columns and average:
             mean = {"mean": 1e9 * _cell(average[1])}
-            name = f"{collective}average bus bandwidth"
+            name = f"{collective} average bus bandwidth".lstrip()
             yield from_summary(name, "B/s", mean, better="higher")
-        elif line.startswith("#") and "busbw" in words:
-            columns = words[words.index("time") :]
+        elif line.startswith("#") and "busbw" in words and not _NCCL_TIMES.isdisjoint(words):
+            columns = _nccl_columns(words)
         elif columns and len(words) >= _NCCL_KEYS + len(columns) and words[0].isdigit():
             keys = words[: -len(columns)]
             cells = words[-len(columns) :]
@@ -130,19 +137,31 @@ def read_nccl_tests(document: Any) -> Reading:
         yield from text_conditions({"devices": ", ".join(described)})
 
 
+def _nccl_columns(header: Sequence[str]) -> list[str]:
+    """Return the names of the columns of a table from the first time on, one for each word."""
+    first = next(index for index, word in enumerate(header) if word in _NCCL_TIMES)
+    columns = list(header[first:])
+    if columns[-1] == "timestamp":
+        columns.append("timestamp")  # its value consists of two words, date and time of day
+    return columns
+
+
 def _nccl_row(
     collective: str, keys: Sequence[str], columns: Sequence[str], cells: Sequence[str]
 ) -> Reading:
-    size, _, *kinds = keys
-    if kinds[-1] == "-1":
+    size, _, *labels = keys  # the labels are type, operation and root
+    if labels[-1] == "-1":
         # The collective has no root.
-        kinds.pop()
-    label = collective + " ".join([f"{int(size):,} B", *kinds])
-    places = ["out of place", "in place"]
+        labels.pop()
+    label = " ".join([collective, f"{int(size):,} B", *labels]).lstrip()
+    place = ""
     for column, cell in zip(columns, cells, strict=True):
-        if column == "time":
-            place = places.pop(0) if places else "in place"
-            yield from_summary(f"{label}, {place}", "us", {"mean": _cell(cell)})
+        if column in _NCCL_TIMES:
+            place = "in place" if place else "out of place"
+            name = f"{label}, {place}"
+            if column == "cputime":
+                name += ", processor time"
+            yield from_summary(name, "us", {"mean": _cell(cell)})
         elif column == "#wrong" and _cell(cell) > 0:
             yield Note(f"{label}, {place}: {counted(round(_cell(cell)), 'value')} were wrong")
 

@@ -32,7 +32,7 @@ class Probe:
         queries: Number of served queries.
         late: Number of queries that took longer than the limit.
         seconds: Duration of the probe.
-        latency: Latency at the percentile of the limit, in seconds.
+        latency: Latency at the percentile to which the limit applies, in seconds.
         held: Whether the limit was met; None if undecided.
         reason: Why the actual load differed from the requested rate; None if it did not differ.
     """
@@ -47,7 +47,9 @@ class Probe:
 
 
 def percentile(values: Iterable[Number], share: float) -> Number:
-    """Return a percentile as LoadGen defines it: of n sorted values, that at index floor(n share).
+    """Return a percentile as LoadGen defines it: element floor(n * share) of n sorted values.
+
+    Indices count from 0. For a share of 1, the last element is returned.
 
     Args:
         values: The values, in any order.
@@ -92,14 +94,15 @@ class PeakSearch:
 
     Attributes:
         rate: Rate of the last full-length run, in queries per second; None before the first run.
-        run: The result of the last full-length run.
+        result: The second value that the last full-length run returned; None before the first run.
         held: Whether the last full-length run met the limit.
-        lowest_failed: The lowest rate that failed; infinite if no rate has failed.
+        lowest_failed: Upper bound of the search: the lowest rate that failed; infinite if no rate
+            has failed. After a failed full-length run, it is lower than the rate of that run.
         passed: 0, and the rates whose probes met the limit.
     """
 
     rate: float | None = None
-    run: Any = None
+    result: Any = None
     held: bool = False
     lowest_failed: float = math.inf
     passed: list[float] = field(default_factory=lambda: [0.0])
@@ -131,7 +134,7 @@ class PeakSearch:
 
 def find_peak(
     probe: Callable[[float], bool],
-    run: Callable[[float], tuple[bool, Any]],
+    run_full_length: Callable[[float], tuple[bool, Any]],
     capacity: float,
     precision: float,
     has_time: Callable[[float], bool],
@@ -143,7 +146,8 @@ def find_peak(
 
     Args:
         probe: Runs a short probe at a rate, and returns whether it met the limit.
-        run: Runs at full length at a rate, and returns whether it met the limit, and its result.
+        run_full_length: Runs at full length at a rate. Returns whether the run met the limit, and
+            the result of the run.
         capacity: Largest number of queries per second that can be served. The search begins at half
             of it.
         precision: The bisection ends once the lowest failed rate exceeds the highest passed rate by
@@ -156,14 +160,17 @@ def find_peak(
         passed = search.highest_passed
         if is_exhausted or not passed:
             return search
-        if search.run is not None and not has_time(passed):
+        # Before the first full-length run, each probe left enough time for it. A further run needs
+        # a new check.
+        if search.rate is not None and not has_time(passed):
             return search
         search.rate = passed
-        search.held, search.run = run(passed)
+        search.held, search.result = run_full_length(passed)
         if search.held:
             return search
         # A short probe at a nearby rate would pass again. Lower the rate by more after each run.
-        search.lowest_failed = passed / (1 + precision) ** 2**number
+        exponent = 2**number
+        search.lowest_failed = passed / (1 + precision) ** exponent
     return search
 
 
@@ -174,7 +181,7 @@ def _bisect(
     precision: float,
     has_time: Callable[[float], bool],
 ) -> bool:
-    """Probe rates until the precision is reached or the time is up.
+    """Probe rates until the precision or the time limit is reached.
 
     Returns:
         Whether the rates have become too low, so that the search cannot succeed.

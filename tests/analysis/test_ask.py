@@ -200,10 +200,14 @@ def test_tensor_parallel_messages_equal_those_of_megatron() -> None:
 
 
 def test_gradients_are_sent_once() -> None:
-    [message] = gradient_messages(parameters=100_000_000, width=2)
+    [buckets] = gradient_messages(parameters=100_000_000, width=2)
 
-    assert message.size * message.count == pytest.approx(200e6)
-    assert message.is_overlapped
+    assert buckets.size * buckets.count == pytest.approx(200e6)
+    assert buckets.is_overlapped
+
+
+def test_a_model_without_parameters_sends_no_gradients() -> None:
+    assert gradient_messages(parameters=0, width=2) == []
 
 
 def test_several_devices_are_faster_and_state_their_communication() -> None:

@@ -75,6 +75,12 @@ NCCL_CLUSTER = """\
 # Avg bus bandwidth    : 14.0482
 # Collective test concluded: sendrecv_perf
 """
+#: Header and rows of nccl-tests 2.17.6 with --report_cputime 1 and --report_timestamps 1.
+NCCL_PROCESSOR_TIMES = """\
+#       size         count      type   redop    root  cputime   algbw   busbw  #wrong  cputime   algbw   busbw  #wrong            timestamp
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)        %Y-%m-%d %H:%M:%S
+        1024           256     float     sum      -1     3.25    0.32    0.55       0     3.50    0.29    0.51       2  2026-11-24 10:00:00
+"""
 #: From the same repository as NCCL_CLUSTER: a run whose second host failed.
 NCCL_FAILED = """\
 # Collective test starting: alltoall_perf
@@ -776,6 +782,16 @@ def test_the_collectives_in_one_log_have_different_series_names(tmp_path: Path) 
         "sendrecv_perf 33,554,432 B double none, in place": (2399.02e-6, "s", "lower", 1),
         "sendrecv_perf average bus bandwidth": (14.0482e9, "B/s", "higher", 1),
     }
+
+
+def test_processor_times_of_collectives_are_named_as_such(tmp_path: Path) -> None:
+    results = read_one(tmp_path, NCCL_PROCESSOR_TIMES)
+
+    assert rows(results) == {
+        "1,024 B float sum, out of place, processor time": (3.25e-6, "s", "lower", 1),
+        "1,024 B float sum, in place, processor time": (3.5e-6, "s", "lower", 1),
+    }
+    assert "1,024 B float sum, in place: 2 values were wrong" in results.notes
 
 
 def test_the_error_of_a_failed_collective_names_host_and_reason(tmp_path: Path) -> None:

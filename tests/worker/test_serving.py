@@ -243,7 +243,7 @@ def test_a_search_brackets_the_peak(
 
     search = find_peak(
         probe,
-        run=lambda rate: (rate <= full_run_peak, rate),
+        run_full_length=lambda rate: (rate <= full_run_peak, rate),
         capacity=1_000.0,
         precision=0.05,
         has_time=lambda _: len(probes) < max_probes,
@@ -255,6 +255,25 @@ def test_a_search_brackets_the_peak(
     if max_probes > 2 and peak:
         highest = full_run_peak * 1.05 if full_run_peak < peak else 1.05 * search.rate
         assert search.rate < search.lowest_failed <= highest
+
+
+def test_a_second_full_length_run_needs_time() -> None:
+    full_length_rates: list[float] = []
+
+    def run_full_length(rate: float) -> tuple[bool, None]:
+        full_length_rates.append(rate)
+        return False, None
+
+    search = find_peak(
+        probe=lambda rate: rate <= 400.0,
+        run_full_length=run_full_length,
+        capacity=1_000.0,
+        precision=0.05,
+        has_time=lambda _: not full_length_rates,
+    )
+
+    assert full_length_rates == [search.rate]
+    assert not search.held
 
 
 @pytest.mark.parametrize("late", [0, 1, 5, 40, 300])

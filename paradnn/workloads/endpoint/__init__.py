@@ -89,12 +89,13 @@ METRICS = (
     ),
     *in_section(
         "generation",
-        Metric("prompt_tokens", "1", None, "mean tokens per prompt, as counted by the server"),
+        Metric("prompt_tokens", "1", None, "mean tokens per prompt as reported by the server"),
         Metric(
             "output_tokens",
             "1",
             None,
-            "mean tokens per answer, as counted by the server; else, chunks with text per answer",
+            "mean tokens per answer as reported by the server; if it reports none, mean chunks "
+            "with text",
         ),
     ),
 )
@@ -396,7 +397,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
         search = find_peak(
             probe=lambda rate: meets_limits(rate, seconds, required_requests),
-            run=lambda rate: (
+            run_full_length=lambda rate: (
                 meets_limits(rate, self.min_seconds, max(required_requests, self.min_queries)),
                 None,
             ),

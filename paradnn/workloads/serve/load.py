@@ -45,7 +45,7 @@ OFFLINE_SLACK = 1.1
 _PROBE_SECONDS = 60.0
 #: Assumed time to start and end a run, in seconds.
 _OVERHEAD_SECONDS = 5.0
-#: A load ends this number of seconds before the time of the point is up, so that the results can
+#: A load ends this number of seconds before the time limit of the point, so that the results can
 #: still be sent to the driver.
 _RESERVE_SECONDS = 1.0
 #: Number of queries with which the time of a single query is measured, and the limit in seconds for
@@ -72,8 +72,8 @@ class ServedQueries:
     Attributes:
         log: The served queries, in the order of the schedule.
         waiting: Number of queries that were still waiting when the run ended.
-        outcome: "ok"; "overload" if a query waited too long; "timeout" if the time was up before
-            all queries were served.
+        outcome: "ok"; "overload" if a query waited too long; "timeout" if the time limit
+            was reached before all queries were served.
         problem: Why the requested load was not served as scheduled; None if it was.
         joules: Energy during the run in J; None if it is not measured.
     """
@@ -335,12 +335,12 @@ class ScheduledRuns:
             return service.load(None, ServedQueries(QueryLog(), problem=problem), [])
         search = find_peak(
             probe=self._probe,
-            run=self._full_run,
+            run_full_length=self._full_run,
             capacity=service.capacity,
             precision=settings["precision"],
             has_time=self._has_time,
         )
-        run: ServedQueries = search.run or ServedQueries(QueryLog())
+        run: ServedQueries = search.result or ServedQueries(QueryLog())
         if not search.held and run.outcome != "timeout":
             reason = self._failure_reason(limit, run.problem)
             run = replace(run, problem=f"server.rate=peak: {reason}")
