@@ -166,7 +166,7 @@ def describe_interactions(interactions: Interactions, r2_without: float) -> Iter
     weights = interactions.weights
     by_verdict = dict(iter(weights.groupby("verdict", sort=False)))
     shown = by_verdict.get("interact")
-    tried = counted(len(weights), "pair")
+    tried = f"{counted(len(weights), 'pair')} of hyperparameters"
     of_values = by_verdict.get("values interact")
     if shown is not None:
         texts = [_format_interaction(str(name), row) for name, row in shown.iterrows()]
@@ -178,7 +178,7 @@ def describe_interactions(interactions: Interactions, r2_without: float) -> Iter
             f"{'; '.join(texts)}. Measure more values of both hyperparameters."
         )
     if shown is None and of_values is None:
-        yield f"No interaction is shown among {tried}."
+        yield f"No interaction was detected in {tried}."
     elif interactions.is_log:
         yield (
             "The factor compares the effect of both changes with the product of their single "

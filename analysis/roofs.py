@@ -169,7 +169,8 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
     measured = rows[is_ok(rows)].reset_index(drop=True)
     roofs = find_roofs(measured, sheets)
     points, reasons = _place(measured, sheets)
-    omitted = {"not measured, such as out of memory": len(rows) - len(measured)}
+    unmeasured = "without a measurement (for example, because they ran out of memory)"
+    omitted = {unmeasured: len(rows) - len(measured)}
     for reason, count in reasons.value_counts(sort=False).items():
         omitted[str(reason)] = int(count)
     omitted = {reason: count for reason, count in omitted.items() if count}
@@ -438,8 +439,8 @@ def draw_roofs(
     other_look = {"color": "#bbbbbb", "linewidth": 1.0, "linestyle": "--", "zorder": 0.5}
     for each in others:
         _draw_ceilings(axes, each, (left, right), other_look)
-    look = {"color": drawing.COLORS[-1], "linewidth": 1.6, "zorder": 3}
-    _draw_ceilings(axes, roof, (left, right), look)
+    style = {"color": drawing.COLORS[-1], "linewidth": 1.6, "zorder": 3}
+    _draw_ceilings(axes, roof, (left, right), style)
     if roof.ridge is not None and roof.peak is not None:
         color = drawing.COLORS[-1]
         axes.plot(roof.ridge, roof.peak, marker="|", markersize=12, color=color, zorder=3)
@@ -451,16 +452,16 @@ def draw_roofs(
 
 
 def _draw_ceilings(
-    axes: drawing.Axes, roof: Roof, limits: tuple[float, float], look: dict[str, Any]
+    axes: drawing.Axes, roof: Roof, limits: tuple[float, float], style: dict[str, Any]
 ) -> None:
     """Draw both ceilings, or a dotted line if only one of them is known."""
     left, right = limits
     intensity = np.array([left, roof.ridge or left, right])
     rate = np.minimum(roof.peak or np.inf, intensity * (roof.bandwidth or np.inf))
     if roof.ridge is None:
-        look = look | {"linestyle": ":"}
+        style = style | {"linestyle": ":"}
     if np.isfinite(rate).all():
-        axes.plot(intensity, rate, **look)
+        axes.plot(intensity, rate, **style)
 
 
 def format_roof(roof: Roof) -> str:

@@ -319,7 +319,7 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
 
     base = rows[0]["side"]
     for row in rows:
-        words = f"{row['side']}: {format_mean(row, 'harmonic', unit)} in the harmonic mean"
+        words = f"{row['side']}: harmonic mean {format_mean(row, 'harmonic', unit)}"
         if row is rows[0]:
             yield Paragraph(f"{words}.")
             continue

@@ -297,7 +297,7 @@ def _no_such_flag(name: str, value: str) -> ParadnnError:
     hint = hint or did_you_mean(key, keys)
     return ParadnnError(
         f"{name}: no such option; {hint}"
-        "python -m paradnn.train --help lists keys, written key=value"
+        "set keys as key=value (python -m paradnn.train --help lists them)"
     )
 
 

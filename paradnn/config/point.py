@@ -212,7 +212,8 @@ class Point:
     workload: Workload = field(default_factory=lambda: next(iter(WORKLOADS.values())))
     batch_size: int = option(
         256,
-        "examples per step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search",
+        "examples per step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search for "
+        "the largest batch within the limits of memory and largest.*",
         low=1,
         high=2**40,
     )

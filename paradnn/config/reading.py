@@ -87,7 +87,7 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
         remedy = "choose a batch_size that is a multiple of devices: each gets the same number"
         if point.batch_size % point.devices:
             raise ConfigError("devices", point.devices, reason, remedy)
-        remedy = f"choose a multiple of hosts x devices = {point.device_count}"
+        remedy = f"choose a batch_size that is a multiple of hosts x devices = {point.device_count}"
         raise ConfigError("hosts", point.hosts, reason, remedy)
     rules.check(point)
     _check_software(point)

@@ -298,8 +298,8 @@ def named_stack(name: str) -> Stack:
         raise ConfigError(
             "software",
             name,
-            "is not a stack, but an existing interpreter",
-            "choose an option that has requirements",
+            "is an existing interpreter, not a stack that can be installed",
+            "python -m paradnn.stacks list shows the stacks",
         )
     return stack
 

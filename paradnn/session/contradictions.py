@@ -50,7 +50,7 @@ def find_contradictions(
         )
     wait_share = metrics.get("infeed_fraction", 0.0)
     if not 0 <= wait_share <= 1:
-        problems.append(f"the step waited for input {wait_share:.3f} of its time, outside 0..1")
+        problems.append(f"infeed_fraction is {wait_share:.3f}, outside 0..1")
     latencies = _comparable_latencies(measurement, answer)
     if latencies:
         step = statistics.median(measurement.timing.step_times)

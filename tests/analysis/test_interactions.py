@@ -48,7 +48,9 @@ def test_a_planted_interaction_is_recovered_with_its_size() -> None:
     # Doubling both sizes gives an extra factor of 2^(0.1 ln 2) over the two separate doublings.
     assert row["combined_low"] < math.exp(0.1 * math.log(2) ** 2) < row["combined_high"]
     assert products.drop("model.nodes x batch_size")["verdict"].eq("not shown").all()
-    assert "Of 3 pairs, these interact: model.nodes x batch_size" in result.text()
+    assert (
+        "Of 3 pairs of hyperparameters, these interact: model.nodes x batch_size" in result.text()
+    )
 
     labels = [tick.get_text() for tick in result.figure().axes[0].get_yticklabels()]
     assert "nodes x batch size" in labels
@@ -68,7 +70,7 @@ def test_multiplicative_effects_interact_on_a_linear_but_not_on_a_log_scale() ->
     noise = np.exp(np.random.default_rng(1).normal(0, 0.05, len(POINTS)))
     frame = runs(POINTS, examples_per_second=speed_of(POINTS, 0.0) * noise)
 
-    assert "No interaction is shown among 3 pairs." in fit(frame).text()
+    assert "No interaction was detected in 3 pairs of hyperparameters." in fit(frame).text()
 
     linear_products = products_of(fit(frame, log_scale="none"))
     assert linear_products.loc["model.nodes x batch_size", "weight"] < 0

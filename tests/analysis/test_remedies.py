@@ -140,7 +140,7 @@ def proposed_commands(package: str) -> list[str]:
 def without_prose(line: str) -> list[str]:
     """Return the words of a command line up to the value of its last option or override.
 
-    The message may continue after the command: "python -m paradnn.train --help lists keys".
+    The message may continue after the command: "python -m paradnn.train --help lists them".
     """
     words = shlex.split(line)
     last = max(index for index, word in enumerate(words) if word.startswith("-") or "=" in word)

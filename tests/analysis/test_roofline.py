@@ -153,7 +153,7 @@ def test_runs_that_cannot_be_placed_are_counted_by_reason() -> None:
     )
 
     assert found.omitted == {
-        "not measured, such as out of memory": 3,
+        "without a measurement (for example, because they ran out of memory)": 3,
         "published without counted traffic": 30,
         "without a FLOP rate": 2,
     }

@@ -114,7 +114,8 @@ REJECTED = {
         ),
         (
             "model=fc batch_size=6 devices=2 hosts=2",
-            "hosts=2: does not divide batch_size=6; choose a multiple of hosts x devices = 4",
+            "hosts=2: does not divide batch_size=6; choose a batch_size that is a multiple of "
+            "hosts x devices = 4",
         ),
         (
             "model=fc devices=2 parallel=pipeline",

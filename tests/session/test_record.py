@@ -156,7 +156,7 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
         pytest.param(
             "model=fc",
             {"infeed_fraction": 1.2},
-            "the step waited for input 1.200 of its time",
+            "infeed_fraction is 1.200, outside 0..1",
             id="infeed above 1",
         ),
         pytest.param("model=fc", {"infeed_fraction": 1.0}, None, id="infeed of 1"),
