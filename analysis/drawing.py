@@ -100,14 +100,14 @@ def families_with(names: Iterable[str]) -> list[str]:
 
 
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
-    """Return color and marker of a name as arguments for Matplotlib.
+    """Return the style of a name: color and marker as arguments for Matplotlib.
 
     When colors repeat, the markers are shifted, so that the combination stays unique.
 
     Args:
         name: The name; None for a gray circle.
-        among: Names whose order determines their looks. A name that is not in this list has the
-            look of a family, which is the same in every figure.
+        among: Names whose order determines their styles. A name that is not in this list has the
+            style of a family, which is the same in every figure.
     """
     if name is None:
         return {"color": GRAY, "marker": "o"}
@@ -364,7 +364,7 @@ def _wrap(text: str, max_chars: int) -> str:
     return "\n".join(lines)
 
 
-_MAX_LOOKS = 9  # distinct numbers, each with its own look; more get a color map
+_MAX_STYLES = 9  # distinct numbers, each with its own style; more get a color map
 
 
 @dataclass(frozen=True)
@@ -373,24 +373,25 @@ class Coloring:
 
     Attributes:
         label: Label of the column.
-        looks: Look of each distinct value, in order; empty with a color map.
+        styles: Style of each distinct value, as arguments of Matplotlib, in order; empty with a
+            color map.
         norm: Scale of the color map; None without one.
     """
 
     label: str
-    looks: Mapping[Any, dict[str, Any]]
+    styles: Mapping[Any, dict[str, Any]]
     norm: Normalize | None
 
     def parts(self, values: pd.Series) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        """Yield each look with a mask of the values that have it.
+        """Yield the style of each distinct value, with a mask of the rows that have this value.
 
-        Missing values are gray.
+        With a color map, all values share one style. Missing values come last, in gray.
 
         Args:
             values: (n,) values of the column.
 
         Yields:
-            A boolean array (n,), and the look as arguments of `Axes.scatter`.
+            A mask (n,), and the style as arguments of `Axes.scatter`.
         """
         missing = values.isna().to_numpy(dtype=bool)
         if self.norm is not None:
@@ -399,8 +400,8 @@ class Coloring:
                 ~missing,
                 {"c": numbers, "cmap": SEQUENTIAL, "norm": self.norm, "marker": MARKERS[0]},
             )
-        for level, how in self.looks.items():
-            yield values.eq(level).fillna(False).to_numpy(dtype=bool), how
+        for level, style in self.styles.items():
+            yield values.eq(level).fillna(False).to_numpy(dtype=bool), style
         yield missing, look(None)
 
     def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
@@ -408,7 +409,7 @@ class Coloring:
         if self.norm is not None:
             color_bar(drawn, axes, self.norm, self.label)
         else:
-            legend(drawn, [handle(**how) for how in self.looks.values()], self.label)
+            legend(drawn, [handle(**style) for style in self.styles.values()], self.label)
 
 
 def coloring(values: pd.Series, name: str) -> Coloring:
@@ -422,16 +423,16 @@ def coloring(values: pd.Series, name: str) -> Coloring:
         name: Its name.
     """
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    if numeric and values.nunique() > _MAX_LOOKS:
+    if numeric and values.nunique() > _MAX_STYLES:
         return Coloring(label_with_unit(name), {}, scale_of(values))
     levels = sorted(values.dropna().unique())
-    looks = {level: look(level, levels) | {"label": str(level)} for level in levels}
+    styles = {level: look(level, levels) | {"label": str(level)} for level in levels}
     if numeric:
         whole = all(isinstance(level, (int, np.integer)) for level in levels)
         for level, shade in zip(levels, np.linspace(0, 0.95, len(levels)), strict=True):
             text = f"{level:,}" if whole else f"{level:g}"
-            looks[level] |= {"color": colormaps[SEQUENTIAL](shade), "label": text}
-    return Coloring(label_with_unit(name), looks, None)
+            styles[level] |= {"color": colormaps[SEQUENTIAL](shade), "label": text}
+    return Coloring(label_with_unit(name), styles, None)
 
 
 def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
@@ -496,7 +497,7 @@ def forest(
     axes: Axes,
     rows: Mapping[str, str],
     groups: Mapping[str, pd.DataFrame],
-    looks: Mapping[str, Mapping[str, Any]],
+    styles: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Draw a forest plot: horizontal intervals in named rows.
 
@@ -507,7 +508,7 @@ def forest(
         rows: Name of each row, by the key of the row.
         groups: Table of each group, by the label of the group. Its index holds keys of rows; its
             columns are value, low and high.
-        looks: Look of each group, by the label of the group.
+        styles: Style of each group, by the label of the group.
     """
     keys = list(rows)
     for position, (label, table) in enumerate(groups.items()):
@@ -519,7 +520,7 @@ def forest(
             heights,
             x_ends=(table["low"], table["high"]),
             label=label,
-            **looks[label],
+            **styles[label],
         )
     names(axes.yaxis, list(rows.values()))
     axes.set_ylim(len(rows) - 0.4, -0.6)

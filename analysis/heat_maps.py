@@ -316,7 +316,7 @@ def _sort_key(value: object) -> tuple[int, Sequence[object]]:
     return 2, [str(value)]
 
 
-class _OutcomeLook(NamedTuple):
+class _OutcomeStyle(NamedTuple):
     """Text, hatch and color of a cell in which no point ran, and its text in the legend."""
 
     letters: str
@@ -326,11 +326,11 @@ class _OutcomeLook(NamedTuple):
 
 
 _OUTCOME_LOOKS = {
-    "oom_device": _OutcomeLook("OOM", "out of memory (device)", "////", "#f4f4f4"),
-    "oom_host": _OutcomeLook("OOM\nhost", "out of memory (host)", "xxxx", "#f4f4f4"),
-    "oom_predicted": _OutcomeLook("OOM\npred.", "out of memory, predicted", "....", "#ffffff"),
+    "oom_device": _OutcomeStyle("OOM", "out of memory (device)", "////", "#f4f4f4"),
+    "oom_host": _OutcomeStyle("OOM\nhost", "out of memory (host)", "xxxx", "#f4f4f4"),
+    "oom_predicted": _OutcomeStyle("OOM\npred.", "out of memory, predicted", "....", "#ffffff"),
 }
-_UNMEASURED_LOOK = _OutcomeLook("", "not measured", "", "white")
+_UNMEASURED_STYLE = _OutcomeStyle("", "not measured", "", "white")
 _ABBREVIATIONS = {"compile_error": "compile", "unavailable": "n/a"}
 _EDGE_COLOR = "#a8a8a8"
 _CELL_WIDTH = 0.66  # inches, enough for a value
@@ -391,14 +391,14 @@ def _legend_handles(maps: HeatMaps) -> list[Any]:
     failed = set(maps.cells.loc[maps.cells["value"].isna(), "outcome"])
     ordered = [name for name in MEMORY_OUTCOMES if name in failed]
     ordered += sorted(failed.difference(MEMORY_OUTCOMES))
-    looks = [_outcome_look(name) for name in ordered]
+    styles = [_outcome_style(name) for name in ordered]
     if any(maps.unmeasured(cells) for _, cells in maps.maps()):
-        looks.append(_UNMEASURED_LOOK)
+        styles.append(_UNMEASURED_STYLE)
     handles: list[Any] = [
         drawing.Patch(
-            edgecolor=_EDGE_COLOR, label=look.text, facecolor=look.color, hatch=look.hatch
+            edgecolor=_EDGE_COLOR, label=style.text, facecolor=style.color, hatch=style.hatch
         )
-        for look in looks
+        for style in styles
     ]
     if "measured" in maps.cells:
         text = "all points of the cell measured, else predicted"
@@ -454,16 +454,16 @@ def _draw_cell(
 
 def _draw_outcome(axes: drawing.Axes, cell: Any, *, has_text: bool) -> None:
     """Draw a cell in which no point ran."""
-    look = _outcome_look(cell.outcome)
+    style = _outcome_style(cell.outcome)
     corner = (cell.i - 0.5, cell.j - 0.5)
     axes.add_patch(
         drawing.Rectangle(
             corner,
             1,
             1,
-            facecolor=look.color,
+            facecolor=style.color,
             edgecolor=_EDGE_COLOR,
-            hatch=look.hatch,
+            hatch=style.hatch,
             linewidth=0,
         )
     )
@@ -472,7 +472,7 @@ def _draw_outcome(axes: drawing.Axes, cell: Any, *, has_text: bool) -> None:
         axes.text(
             cell.i,
             cell.j,
-            look.letters,
+            style.letters,
             fontsize="small",
             linespacing=0.9,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
@@ -481,8 +481,8 @@ def _draw_outcome(axes: drawing.Axes, cell: Any, *, has_text: bool) -> None:
         )
 
 
-def _outcome_look(outcome: str) -> _OutcomeLook:
+def _outcome_style(outcome: str) -> _OutcomeStyle:
     if outcome in _OUTCOME_LOOKS:
         return _OUTCOME_LOOKS[outcome]
     letters = _ABBREVIATIONS.get(outcome, outcome)
-    return _OutcomeLook(letters, outcome, "\\\\", "#fbe9e0")
+    return _OutcomeStyle(letters, outcome, "\\\\", "#fbe9e0")

@@ -349,14 +349,16 @@ def draw_operations(
         level = row["level"]
         mean = row["geometric_mean"]
         rows = speedup.operations[speedup.operations["level"] == level]
-        look = drawing.look(level, tuple(Level))
+        style = drawing.look(level, tuple(Level))
         intensity = rows["arithmetic_intensity"]
         label = f"{level}: {mean:.2f}x ({len(rows)})"
-        axes.scatter(intensity, rows["speedup"], s=22, alpha=0.7, linewidths=0, label=label, **look)
+        axes.scatter(
+            intensity, rows["speedup"], s=22, alpha=0.7, linewidths=0, label=label, **style
+        )
         axes.plot(
             (intensity.min() / 1.25, intensity.max() * 1.25),
             [mean] * 2,
-            color=look["color"],
+            color=style["color"],
             linewidth=1.4,
         )
     for ridge in ridges:

@@ -439,12 +439,12 @@ def _type_sentence(row: dict[Any, Any]) -> str:
     )
 
 
-class _TypeLook(NamedTuple):
-    """Types of operation with the same look, and the label of their entry in the legend."""
+class _TypeStyle(NamedTuple):
+    """Types of operation with the same style, and the label of their entry in the legend."""
 
     label: str
     types: list[str]
-    look: dict[str, Any]
+    style: dict[str, Any]
 
 
 def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> drawing.Figure:
@@ -463,17 +463,17 @@ def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> d
         format_weight = "({})".format
         legend_title = "type (operations)"
     weights = weights.sort_values(ascending=False, kind="stable")
-    looks = list(_type_looks(weights))
+    styles = list(_type_styles(weights))
     keys = points[["device", "precision"]].drop_duplicates()
     figure, panels = drawing.panels(len(keys), 8.5, 4.4)
     for axes, (device, precision) in zip(panels, keys.itertuples(index=False), strict=True):
         is_under = points["device"].eq(device) & points["precision"].eq(precision)
         rows = points[is_under]
-        for entry in looks:
+        for entry in styles:
             _draw_marks(
                 axes,
                 rows[rows["type"].isin(entry.types)],
-                entry.look,
+                entry.style,
                 area_is_share=bool(single_run),
             )
         roof = next(roof for roof in roofs if (roof.device, roof.precision) == (device, precision))
@@ -483,15 +483,15 @@ def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> d
         title = f"{count} of {owner} on {device}, {precision}\n{format_roof(roof)}"
         drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
     handles = []
-    for entry in looks:
+    for entry in styles:
         weight = format_weight(weights[entry.types].sum())
-        handles.append(drawing.handle(f"{entry.label} {weight}", **entry.look))
+        handles.append(drawing.handle(f"{entry.label} {weight}", **entry.style))
     drawing.legend(figure, handles, legend_title)
     return figure
 
 
 def _draw_marks(
-    axes: drawing.Axes, rows: pd.DataFrame, look: dict[str, Any], *, area_is_share: bool
+    axes: drawing.Axes, rows: pd.DataFrame, style: dict[str, Any], *, area_is_share: bool
 ) -> None:
     size: Any = 16
     if area_is_share:
@@ -504,12 +504,12 @@ def _draw_marks(
         zorder=2,
         edgecolors="white",
         linewidths=0.4,
-        **look,
+        **style,
     )
 
 
-def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
-    """Yield a look per type; beyond `_MAX_TYPES` types, the rarest ones share a gray look.
+def _type_styles(weights: pd.Series) -> Iterator[_TypeStyle]:
+    """Yield a style per type; beyond `_MAX_TYPES` types, the rarest ones share a gray style.
 
     Args:
         weights: Weight of each type, the largest first.
@@ -519,7 +519,7 @@ def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
         count -= 1
     named = list(weights.index[:count])
     for name in named:
-        yield _TypeLook(name, [name], drawing.look(name, named))
+        yield _TypeStyle(name, [name], drawing.look(name, named))
     rest = list(weights.index[count:])
     if rest:
-        yield _TypeLook(f"{len(rest)} other types", rest, drawing.look(None))
+        yield _TypeStyle(f"{len(rest)} other types", rest, drawing.look(None))

@@ -66,7 +66,7 @@ def draw_ratios(
         axes.set_xlim(-1, len(ordered))
         x_label = "points, from the smallest ratio"
         drawing.finish(axes, title, x_label, label, logs={"y": drawing.times})
-    if len(shades.looks) > 1 or shades.norm is not None:
+    if len(shades.styles) > 1 or shades.norm is not None:
         shades.explain(figure, [axes])
     return figure
 
@@ -110,8 +110,8 @@ def _coloring(pairs: pd.DataFrame) -> drawing.Coloring:
     if column != "family":
         return shades
     families = drawing.families_with(pairs[column])
-    looks = {name: drawing.look(name, families) | {"label": name} for name in shades.looks}
-    return drawing.Coloring(shades.label, looks, None)
+    styles = {name: drawing.look(name, families) | {"label": name} for name in shades.styles}
+    return drawing.Coloring(shades.label, styles, None)
 
 
 def _color_column(pairs: pd.DataFrame) -> str:

@@ -323,7 +323,7 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
     else:
         known_names = drawing.families_with(table["family"].unique())
     groups = {}
-    looks = {}
+    styles = {}
     for _, rows in table.groupby(["family", "settings"], sort=False):
         first = rows.iloc[0].to_dict()
         group = _group_name(first)
@@ -331,10 +331,10 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
         legend = f"{group}: {_sample_size(first, 'point')}, {text}"
         bars = bars.assign(name=rows["name"], value=rows["median"])
         groups[legend] = bars[bars["name"].isin(named)].set_index("name")
-        looks[legend] = drawing.look(group, known_names)
+        styles[legend] = drawing.look(group, known_names)
     height = 1.2 + len(named) * (0.24 + 0.1 * len(groups))
     figure, (axes,) = drawing.panels(1, 7.5, height)
-    drawing.forest(axes, {name: name for name in named}, groups, looks)
+    drawing.forest(axes, {name: name for name in named}, groups, styles)
     axes.set_xlim(left=0)
     if table["level"].iloc[0] == "category":
         what = "categories"

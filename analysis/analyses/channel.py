@@ -295,20 +295,20 @@ def _draw(channels: Sequence[_Channel]) -> drawing.Figure:
     names = [each.full_name for each in channels]
     breaks = sum(max(0, len(each.pieces) - 1) for each in channels)
     for each in channels:
-        look = drawing.look(each.full_name, names)
+        style = drawing.look(each.full_name, names)
         sizes = each.runs[SIZE]
         times = each.runs[TIME]
-        marks = {"alpha": _ALPHA, "markersize": 3, "label": each.full_name, **look}
+        marks = {"alpha": _ALPHA, "markersize": 3, "label": each.full_name, **style}
         drawing.marks(left, sizes, times, **marks)
         drawing.marks(right, sizes, sizes / times * 1e6, **marks)
         for piece in each.pieces:
             x = np.geomspace(piece.first, max(piece.last, piece.first * 1.01), 100)
             fitted = piece.at(x)
-            line = {"linewidth": 1.3, "color": look["color"]}
+            line = {"linewidth": 1.3, "color": style["color"]}
             left.plot(x, fitted, **line)
             right.plot(x, x / np.maximum(fitted, 1e-12) * 1e6, **line)
         if breaks <= _MAX_BREAKS:
-            _mark_breaks(left, each.pieces, look["color"])
+            _mark_breaks(left, each.pieces, style["color"])
     _finish_panel(left, "Time of a message or a collective", "time (us)", "{:g}".format)
     _finish_panel(right, "Bandwidth", "size / time (B/s)", format_number)
     drawing.legend(figure)

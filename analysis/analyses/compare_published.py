@@ -416,8 +416,8 @@ def draw_comparison(table: pd.DataFrame, here: str) -> drawing.Figure:
     for (device, source, precision, is_floor), rows in known.groupby(keys, sort=True):
         how = "at most (dispatch floor)" if is_floor else source
         groups[f"{device} in {precision}, {how}"] = _ends(rows, "there")
-    looks = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
-    drawing.forest(axes, {point: point for point in points}, groups, looks)
+    styles = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
+    drawing.forest(axes, {point: point for point in points}, groups, styles)
     title = "Compared with published platforms"
     drawing.finish(axes, title, "examples/s", logs={"x": format_number})
     drawing.legend(figure)

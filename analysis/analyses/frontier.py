@@ -1034,7 +1034,7 @@ def _draw(
     for axes, front in zip(panels, shown, strict=True):
         _panel(axes, front, platforms, limits, currency)
     size: dict[str, object] = {"marker": "o", "markersize": 7, "color": "black"}
-    handles = [drawing.handle(standing, **(size | look)) for standing, look in _MARKERS.items()]
+    handles = [drawing.handle(standing, **(size | style)) for standing, style in _MARKERS.items()]
     if any(name in (front.x, front.y) for front in shown for name in limits):
         handles.append(drawing.handle("limit", color=_LINE_COLOR, linewidth=1, linestyle="--"))
     drawing.legend(
@@ -1054,7 +1054,7 @@ def _panel(
     x = front.x
     y = front.y
     for row in front.table.to_dict("records"):
-        look = drawing.look(row["platform"], platforms) | {
+        style = drawing.look(row["platform"], platforms) | {
             "markersize": 7,
             "elinewidth": 0.8,
             "zorder": 3,
@@ -1063,7 +1063,7 @@ def _panel(
             f"{axis}_ends": (row[f"{name}_low"], row[f"{name}_high"])
             for axis, name in (("x", x), ("y", y))
         }
-        drawing.marks(axes, row[x], row[y], **ends, **(look | _MARKERS[row["standing"]]))
+        drawing.marks(axes, row[x], row[y], **ends, **(style | _MARKERS[row["standing"]]))
     best = front.table[front.table["efficient"]].sort_values(x)
     axes.step(
         best[x],

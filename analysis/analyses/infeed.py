@@ -302,8 +302,8 @@ def draw_infeed(summaries: Sequence[InputBoundSummary], options: InfeedOptions) 
     left.axhline(options.threshold, label=f"input-bound above {options.threshold:.0%}", **line)
     names = [summary.name for summary in summaries]
     for summary in summaries:
-        look = drawing.look(summary.name, names)
-        _draw_summary(left, right, summary, look)
+        style = drawing.look(summary.name, names)
+        _draw_summary(left, right, summary, style)
     left.set_ylim(-0.03, 1.03)
     wait_label = "share of the step spent waiting"
     logs = {"x": lambda value: format_number(value, "FLOP")}
@@ -326,11 +326,11 @@ def _draw_summary(
     left: drawing.Axes,
     right: drawing.Axes | None,
     summary: InputBoundSummary,
-    look: dict[str, Any],
+    style: dict[str, Any],
 ) -> None:
     """Draw the points of one family on one device."""
     points = summary.points
-    marks = look | {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
+    marks = style | {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
     left.plot(points["size"], points["infeed_fraction"], label=summary.name, **marks)
     if right is None or "utilization" not in points:
         return
@@ -340,7 +340,7 @@ def _draw_summary(
         points["infeed_fraction"],
         points["utilization"],
         without_wait,
-        color=look["color"],
+        color=style["color"],
         linewidth=1,
         alpha=0.5,
     )

@@ -325,8 +325,8 @@ def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
     return figure
 
 
-def _draw_curve(axes: drawing.Axes, curve: Curve, name: str, look: dict[str, str]) -> None:
-    color = look["color"]
+def _draw_curve(axes: drawing.Axes, curve: Curve, name: str, style: dict[str, str]) -> None:
+    color = style["color"]
     held = curve.table[curve.table["held"]]
     overloaded = curve.table[~curve.table["held"]]
     drawing.marks(
@@ -336,7 +336,7 @@ def _draw_curve(axes: drawing.Axes, curve: Curve, name: str, look: dict[str, str
         y_ends=(held["low"], held["high"]),
         label=name,
         linestyle="-",
-        **look,
+        **style,
     )
     axes.plot(overloaded["rate"], overloaded["latency"], "x", color=color, markersize=7)
     if curve.knee:

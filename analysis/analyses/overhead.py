@@ -353,7 +353,7 @@ def phase_share(spent: pd.DataFrame, phases: Collection[str]) -> Estimate:
     return Estimate(value, low_end, high_end)
 
 
-class _Look(NamedTuple):
+class _Style(NamedTuple):
     """Color and hatch of a phase."""
 
     color: str
@@ -377,7 +377,7 @@ def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
     total = mean.sum(axis=1)
     shares = mean.div(total.where(total > 0), axis=0).fillna(0.0)
     figure, (axes,) = drawing.panels(1, 8.0, 1.4 + 0.5 * len(mean))
-    looks = _phase_looks()
+    styles = _phase_styles()
     min_labeled = max(_MIN_LABELED_SHARE, 0.4 / figure.get_figwidth())
     left = np.zeros(len(mean))
     for name, column in shares.items():
@@ -387,8 +387,8 @@ def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
             column,
             left=left,
             label=f"{phase} (stack)" if phase in OVERHEAD_PHASES else phase,
-            color=looks[phase].color,
-            hatch=looks[phase].hatch,
+            color=styles[phase].color,
+            hatch=styles[phase].hatch,
             edgecolor="white",
             linewidth=0.6,
             height=0.6,
@@ -407,9 +407,9 @@ def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
     return figure
 
 
-def _phase_looks() -> dict[str, _Look]:
+def _phase_styles() -> dict[str, _Style]:
     return {
-        phase: _Look(drawing.COLORS[color], hatch)
+        phase: _Style(drawing.COLORS[color], hatch)
         for color, hatches in _HATCHES.items()
         for phase, hatch in hatches.items()
     }

@@ -146,7 +146,10 @@ def _distinct_models(frame: pd.DataFrame) -> _Models:
 
 
 def _ranges(models: pd.DataFrame) -> pd.DataFrame:
-    """Return the number of models and the quantiles of their parameters by family."""
+    """Return a row per family: the number of models, and a summary of their parameter counts.
+
+    The summary is minimum, quartiles, maximum, and `span`, the maximum divided by the minimum.
+    """
     names = {
         "count": "models",
         "min": "minimum",
@@ -239,12 +242,12 @@ def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
 
 def _draw_range(axes: drawing.Axes, row: dict[Any, Any], values: pd.Series, position: int) -> None:
     """Draw the models of one family: range, ticks, median, and the ends as text."""
-    look = drawing.look(str(row["family"]))
-    color = look["color"]
+    style = drawing.look(str(row["family"]))
+    color = style["color"]
     ends = [row["minimum"], row["maximum"]]
     axes.plot(ends, [position] * 2, color=color, linewidth=9, alpha=0.35, solid_capstyle="butt")
     axes.plot(values, [position] * len(values), "|", color=color, markersize=8, alpha=0.6)
-    axes.plot(row["median"], position, markeredgecolor="white", markersize=8, **look)
+    axes.plot(row["median"], position, markeredgecolor="white", markersize=8, **style)
     text = " to ".join(dict.fromkeys(_format_count(end) for end in ends))
     axes.annotate(
         text,

@@ -240,7 +240,7 @@ def draw_roofline(
             capsize=0,
             zorder=1.5,
         )
-        for is_colored, look in coloring.parts(rows[color or "family"]):
+        for is_colored, style in coloring.parts(rows[color or "family"]):
             axes.scatter(
                 intensity[is_colored],
                 rate[is_colored],
@@ -249,7 +249,7 @@ def draw_roofline(
                 linewidths=0.4,
                 alpha=0.8,
                 zorder=2,
-                **look,
+                **style,
             )
         device_points = points[points["device"] == roof.device]
         others = [
@@ -270,17 +270,17 @@ def _family_colors(points: pd.DataFrame) -> drawing.Coloring:
     """
     names = drawing.families_with(points["family"])
     counts = points["family"].value_counts()
-    looks = {}
+    styles = {}
     for name in names:
         if name in counts:
-            looks[name] = drawing.look(name, names) | {"label": f"{name} ({counts[name]})"}
+            styles[name] = drawing.look(name, names) | {"label": f"{name} ({counts[name]})"}
     settings = group_columns(points)[3:]
     if settings:
         varying = ", ".join(label(name) for name in settings)
         title = f"family (points; these differ in {varying})"
     else:
         title = ""
-    return drawing.Coloring(title, looks, None)
+    return drawing.Coloring(title, styles, None)
 
 
 def _is_under(points: pd.DataFrame, roof: Roof) -> pd.Series:

@@ -641,7 +641,7 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     # The default color of a family is also that of its model parallel points.
     distinct_names = names if any(name.endswith(_MODEL_PARALLEL) for name in names) else []
     for number, family in enumerate(found.families):
-        look = drawing.look(family.family, distinct_names)
+        style = drawing.look(family.family, distinct_names)
         is_member = pairs["family"] == family.family
         middle, *ends = (f"{100 * end:.1f}%" for end in family.fraction)
         if math.isfinite(family.fraction.low):
@@ -655,7 +655,7 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
             rate_per_device[is_member],
             alpha=0.6,
             label=name,
-            **look,
+            **style,
         )
         # Shift the families so that their marks do not overlap at a count.
         shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))
@@ -664,14 +664,14 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
             pairs["devices"][is_member] * shift,
             pairs["speedup"][is_member],
             alpha=0.5,
-            **look,
+            **style,
         )
         speedup_law = gustafson_speedup if found.weak else amdahl_speedup
         law, low, high = (speedup_law(end, counts) for end in family.fraction)
-        right.plot(counts, law, color=look["color"], linewidth=1.8)
+        right.plot(counts, law, color=style["color"], linewidth=1.8)
         # Omit the band if the law is infinite or negative at some count.
         if np.isfinite(low).all() and (low > 0).all():
-            right.fill_between(counts, low, high, color=look["color"], alpha=0.2, linewidth=0)
+            right.fill_between(counts, low, high, color=style["color"], alpha=0.2, linewidth=0)
     span = [
         min(pairs["one"].min(), rate_per_device.min()),
         max(pairs["one"].max(), rate_per_device.max()),

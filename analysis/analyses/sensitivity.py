@@ -906,19 +906,19 @@ def _draw_panel(
     axes: drawing.Axes, fits: Sequence[Fit], order: Sequence[str], devices: Sequence[str]
 ) -> None:
     """Draw the weights of one family."""
-    looks = {}
+    styles = {}
     for fit in fits:
         if len(devices) > 1:
-            looks[fit.device] = drawing.look(fit.device, devices)
+            styles[fit.device] = drawing.look(fit.device, devices)
         else:
-            looks[fit.device] = drawing.look(fit.family)
+            styles[fit.device] = drawing.look(fit.family)
     rows = {term: " x ".join(map(term_label, term.split(" x "))) for term in order}
     groups = {
         fit.device: _all_weights(fit).reindex(list(order)).rename(columns={"weight": "value"})
         for fit in fits
     }
     axes.axvline(0, color="#666666", linewidth=0.8)
-    drawing.forest(axes, rows, groups, looks)
+    drawing.forest(axes, rows, groups, styles)
     for position, fit in enumerate(fits):
         offset = (position - (len(fits) - 1) / 2) * 0.7 / len(fits)  # the offset that `forest` uses
         for number, term in enumerate(order):
@@ -930,7 +930,7 @@ def _draw_panel(
                 0,
                 number + offset,
                 f" {reason}",
-                color=looks[fit.device]["color"],
+                color=styles[fit.device]["color"],
                 fontsize="small",
                 va="center",
             )

@@ -440,7 +440,7 @@ def _draw(table: pd.DataFrame) -> drawing.Figure:
     height = 1.3 + 0.5 * max(len(rows) for _, rows in parts)
     figure, panels = drawing.panels(len(parts), 7.0, height)
     columns = {"median": "median", "90th percentile": "p90"}
-    looks = {name: drawing.look(name, tuple(columns)) for name in columns}
+    styles = {name: drawing.look(name, tuple(columns)) for name in columns}
     for axes, ((device, column, over), rows) in zip(panels, parts, strict=True):
         labels = {
             f"{row.family} {row.value}": f"{row.family}, {row.value}\nn = {row.pairs}"
@@ -450,7 +450,7 @@ def _draw(table: pd.DataFrame) -> drawing.Figure:
         groups = {text: drawing.ends_of(named, name) for text, name in columns.items()}
         axes.axvline(1, color="#333333", linewidth=1, linestyle="--")
         axes.set_xscale("log")
-        drawing.forest(axes, labels, groups, looks)
+        drawing.forest(axes, labels, groups, styles)
         title = f"{label(str(column))} on {device}, over {over}"
         drawing.finish(axes, title, "speedup", logs={"x": drawing.times}, grid="x")
     drawing.legend(figure)

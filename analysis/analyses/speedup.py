@@ -406,7 +406,7 @@ def _draw_ratios(
     axes.vlines(
         x_values, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1
     )
-    for subset, look in parts:
+    for subset, style in parts:
         axes.scatter(
             x_values[subset],
             rows["speedup"][subset],
@@ -414,7 +414,7 @@ def _draw_ratios(
             alpha=0.85,
             linewidths=0,
             zorder=2,
-            **look,
+            **style,
         )
     axes.set_yscale("log")
     if (x_values > 0).all() and x_values.max() > _LOG_AXIS_RANGE * x_values.min():
@@ -431,8 +431,8 @@ def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, *, is_last: bool) 
     axes.axvline(0, color="#333333", linewidth=1)
     rows = {term: term_label(str(term)) for term in weights.index}
     groups = {"": weights.rename(columns={"weight": "value"})}
-    looks = {"": {"marker": drawing.MARKERS[0], "color": drawing.COLORS[0]}}
-    drawing.forest(axes, rows, groups, looks)
+    styles = {"": {"marker": drawing.MARKERS[0], "color": drawing.COLORS[0]}}
+    drawing.forest(axes, rows, groups, styles)
     title = f"what log speedup depends on, R² {fit.regression.r2:.2f}"
     x_label = "standardized weight, 95% interval" if is_last else ""
     drawing.finish(axes, title, x_label)

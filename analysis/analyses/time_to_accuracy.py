@@ -569,7 +569,7 @@ def _draw(scores: pd.DataFrame) -> drawing.Figure:
             known = rows[np.isfinite(rows[name]) & rows["batch_size"].notna()]
             # An interval of few seeds may reach below the range of a logarithmic axis.
             low = np.maximum(known[f"{name}_low"], 0.1 * known[name])
-            look = drawing.look(label, list(series)) | {
+            style = drawing.look(label, list(series)) | {
                 "linestyle": "-",
                 "linewidth": 1.4,
                 "label": label,
@@ -579,7 +579,7 @@ def _draw(scores: pd.DataFrame) -> drawing.Figure:
                 known["batch_size"].astype("float64"),
                 known[name],
                 y_ends=(low, known[f"{name}_high"]),
-                **look,
+                **style,
             )
         axes.set_xscale("log")
         drawing.finish(axes, title, "batch size", name, logs={"y": drawing.plain})

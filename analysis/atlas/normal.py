@@ -256,7 +256,7 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
 
 
 def _number(run: Mapping[Any, Any], name: str) -> float:
-    """Return a number of a run; NaN if it is missing."""
+    """Return a numeric field of a run as a float; NaN if it is missing."""
     value = run.get(name)
     if value is None or pd.isna(value):
         return math.nan

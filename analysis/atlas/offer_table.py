@@ -468,14 +468,14 @@ def _draw_panel(
         line.sort(key=lambda offer: offer.batch)
         x = [_speed(offer) for offer in line]
         y = [_benefit(offer, by_cost=ranking.by_cost) for offer in line]
-        look = drawing.look(name, names)
+        style = drawing.look(name, names)
         drawing.marks(
             axes,
             [point.value for point in x],
             [point.value for point in y],
             x_ends=([point.low for point in x], [point.high for point in x]),
             y_ends=([point.low for point in y], [point.high for point in y]),
-            **{**look, "linestyle": "-", "linewidth": 1.4, "elinewidth": 0.7, "capsize": 0},
+            **{**style, "linestyle": "-", "linewidth": 1.4, "elinewidth": 0.7, "capsize": 0},
         )
         for offer, across, up in zip(line, x, y, strict=True):
             axes.annotate(
@@ -484,7 +484,7 @@ def _draw_panel(
                 (5, 4),
                 textcoords="offset points",
                 fontsize="x-small",
-                color=look["color"],
+                color=style["color"],
             )
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -2,7 +2,7 @@
 
 The atlas holds a few hundred timings of each version, at different shapes. At the shapes of one
 version, the time of the other version is predicted. Each version is predicted at about half of all
-shapes, so a predictor that is too slow everywhere cancels out.
+shapes, so a constant bias of the predictor cancels out.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class VersionChange:
         before: Timings of the earlier version.
         after: Timings of the later version.
         shapes: Number of shapes.
-        times: Time of the later version / time of the earlier one, median over the shapes.
-        low: Lower end of the 95% interval of `times`.
+        time_ratio: Time of the later version / time of the earlier version, median over the shapes.
+        low: Lower end of the 95% interval of `time_ratio`.
         high: Upper end of that interval.
-        slower: Share of shapes that take over 10% longer.
-        faster: Share of shapes that take over 10% less time, on a log scale.
+        slower: Share of shapes whose time is over 1.1 times that of the earlier version.
+        faster: Share of shapes whose time is below 1/1.1 of that of the earlier version.
     """
 
     before: TimingGroup
     after: TimingGroup
     shapes: int
-    times: float
+    time_ratio: float
     low: float
     high: float
     slower: float
@@ -68,7 +68,7 @@ class VersionChange:
             "before": self.before.version,
             "after": self.after.version,
             "shapes": self.shapes,
-            "times": self.times,
+            "times": self.time_ratio,
             "low": self.low,
             "high": self.high,
             "slower": self.slower,
@@ -83,9 +83,9 @@ class VersionChange:
         new = self.after
         sentence = (
             f"{new.device}, {new.engine}, {new.kind} in {new.precision}: {new.version} takes "
-            f"{self.times:.3g} ({self.low:.3g} to {self.high:.3g}) times as long as {old.version}, "
-            f"{self.verdict}; of {self.shapes} shapes, {self.slower:.0%} are more than "
-            f"{_LARGE_CHANGE:.0%} slower and {self.faster:.0%} more than {_LARGE_CHANGE:.0%} faster"
+            f"{self.time_ratio:.3g} ({self.low:.3g} to {self.high:.3g}) times as long as "
+            f"{old.version}, {self.verdict}; of {self.shapes} shapes, {self.slower:.0%} are more "
+            f"than {_LARGE_CHANGE:.0%} slower and {self.faster:.0%} more than {_LARGE_CHANGE:.0%} faster"
         )
         if old.includes_call != new.includes_call:
             called = old if old.includes_call else new
@@ -122,19 +122,22 @@ def version_changes(
 def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
     """Compare two versions by predicting each at the shapes of the other."""
     logs = []
-    weights: list[tuple[Any, Any]] = []
+    matrix_sizes: list[tuple[Any, Any]] = []
     common_variance = 0.0
     for timed, predicted, sign in ((before, after, 1.0), (after, before, -1.0)):
         rows: Any = timed.timings
         operations = operations_from_rows(rows, predicted.kind)
         prediction = predicted.predict(operations, as_timed=True)
         logs.append(sign * (prediction.mean - np.log(rows["seconds"].to_numpy(dtype=float))))
-        # Both versions are predicted, each at about half of all shapes.
-        common_variance += float((prediction.root.mean(axis=0) ** 2).sum()) / 4
-        weights += zip(rows["n"], rows["k"], strict=True)
+        # The coefficients are uncertain, so the predictions share errors. Add the variance of the
+        # mean error. Each version is predicted at about half of all shapes, so the variance has the
+        # factor 1/4.
+        mean_root = prediction.root.mean(axis=0)
+        common_variance += float((mean_root**2).sum()) / 4
+        matrix_sizes += zip(rows["n"], rows["k"], strict=True)
     log_ratios = np.concatenate(logs)
     random = np.random.default_rng(0)
-    medians = _bootstrap_medians(log_ratios, weights, random)
+    medians = _bootstrap_medians(log_ratios, matrix_sizes, random)
     medians += np.sqrt(common_variance) * random.standard_normal(_BOOTSTRAP_DRAWS)
     low, high = np.exp(np.quantile(medians, (0.025, 0.975)))
     threshold = np.log(1 + _LARGE_CHANGE)
@@ -142,7 +145,7 @@ def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
         before=before,
         after=after,
         shapes=len(log_ratios),
-        times=float(np.exp(np.median(log_ratios))),
+        time_ratio=float(np.exp(np.median(log_ratios))),
         low=float(low),
         high=float(high),
         slower=float(np.mean(log_ratios > threshold)),
@@ -151,7 +154,7 @@ def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
 
 
 def _bootstrap_medians(
-    log_ratios: np.ndarray, weights: Sequence[tuple[Any, Any]], random: np.random.Generator
+    log_ratios: np.ndarray, matrix_sizes: Sequence[tuple[Any, Any]], random: np.random.Generator
 ) -> np.ndarray:
     """Return the medians of resampled log ratios (draws,).
 
@@ -160,15 +163,17 @@ def _bootstrap_medians(
 
     Args:
         log_ratios: Logarithms of ratios (n,).
-        weights: Columns and rows of the weight matrix of each shape (n).
+        matrix_sizes: Columns and rows of the weight matrix of each shape (n).
         random: Source of the draws.
     """
-    numbers = {weight: number for number, weight in enumerate(dict.fromkeys(weights))}
-    weight_numbers = np.array([numbers[weight] for weight in weights])
+    indices = {size: index for index, size in enumerate(dict.fromkeys(matrix_sizes))}
+    matrix_indices = np.array([indices[size] for size in matrix_sizes])
     order = np.argsort(log_ratios)
-    equal_chances = np.full(len(numbers), 1 / len(numbers))
-    counts = random.multinomial(len(numbers), equal_chances, _BOOTSTRAP_DRAWS)
-    cumulative = np.cumsum(counts[:, weight_numbers[order]], axis=1)
+    equal_chances = np.full(len(indices), 1 / len(indices))
+    counts = random.multinomial(len(indices), equal_chances, _BOOTSTRAP_DRAWS)
+    # The weighted median of each draw is the first sorted ratio at which half of the drawn ratios
+    # are reached.
+    cumulative = np.cumsum(counts[:, matrix_indices[order]], axis=1)
     middles = (cumulative >= cumulative[:, -1:] / 2).argmax(axis=1)
     medians: np.ndarray = log_ratios[order][middles]
     return medians

@@ -34,8 +34,8 @@ def fc_columns(model: Model, batch: int) -> dict[str, int]:
 def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
     """Return a note if input and dispatch, not the device, determine a published step's time.
 
-    This is the case if the step takes about as long as the fastest step of its batch size, and
-    models with ten times the FLOPs do as well.
+    This is the case if the step takes about as long as the fastest step with the same batch size,
+    and the models that take this long differ at least tenfold in FLOPs.
 
     Args:
         group: Published whole steps.
@@ -43,7 +43,7 @@ def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
         seconds: Time of the step.
 
     Returns:
-        The note; empty if the model itself determines the time.
+        The note; empty if the device determines the time.
     """
     timings = group.timings
     batches = timings["m"].to_numpy(dtype=float)

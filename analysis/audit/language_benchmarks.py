@@ -171,9 +171,9 @@ class _GoText:
     """The content of a text in Go's benchmark format.
 
     Attributes:
-        settings: Values by key of the lines "key: value".
-        results: Values by package, benchmark and unit.
-        directions: Better direction by unit.
+        settings: Key -> the distinct values in lines of the form "key: value".
+        results: (package, benchmark, unit) -> values.
+        directions: Unit -> "higher" or "lower", whichever is better.
         failures: Benchmarks that failed or were skipped.
     """
 

@@ -1,7 +1,6 @@
 """Readers for hyperfine, pytest-benchmark, Google Benchmark and asv.
 
-Units, kinds, repetitions and failures are read as each harness's documentation and source define
-them.
+Units, types of benchmark, repetitions and failures follow each harness's documentation and source.
 """
 
 import itertools
@@ -123,14 +122,17 @@ def read_google_benchmark(document: Any) -> Reading:
         if entry.get("error_occurred") is True or entry.get("skipped") is True:
             yield _google_failure(name, entry)
             continue
-        key = (entry.get("family_index"), name, str(entry.get("time_unit", "ns")))
+        family = entry.get("family_index")
+        unit = str(entry.get("time_unit", "ns"))
+        key = (family, name, unit)
         aggregate = _google_aggregate(entry, names)
         if not aggregate:
             repetitions.setdefault(key, []).append(entry.get("real_time"))
         elif entry.get("aggregate_unit", "time") == "time":
-            key = (key[0], aggregate[0], key[2])
-            statistic = aggregates.setdefault(key, {"count": entry.get("repetitions")})
-            statistic[aggregate[1]] = entry.get("real_time")
+            benchmark, statistic = aggregate
+            key = (family, benchmark, unit)
+            summary = aggregates.setdefault(key, {"count": entry.get("repetitions")})
+            summary[statistic] = entry.get("real_time")
     for (_, name, unit), values in repetitions.items():
         yield from_values(name, unit, values)
     for key, summary in aggregates.items():
@@ -246,14 +248,18 @@ def _asv_series(name: str, result: Any, cells: Mapping[str, Any], position: int)
     series = from_values(name, unit, samples, better=better, version=version)
     if series is not None and math.isfinite(finite_number(result)):
         return series
-    statistics = child({"statistics": _at(cells.get("stats"), position)}, "statistics")
+    statistics = _at(cells.get("stats"), position)
+    if not isinstance(statistics, Mapping):
+        statistics = {}
     repeats = _at(cells.get("stats_repeat"), position) or statistics.get("repeat")
     summary = {"median": result, "count": repeats}
     return from_summary(name, unit, summary, better=better, version=version)
 
 
 def _asv_kind(name: str) -> tuple[str, Direction]:
-    """Return unit and better direction of a benchmark, by the prefix of its function's name.
+    """Return the unit and the better direction ("higher", "lower" or "unknown") of a benchmark.
+
+    The prefix of the function's name determines both.
 
     asv names a benchmark `module.function` or `module.Class.method`; parameters follow in brackets.
     """

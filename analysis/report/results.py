@@ -359,8 +359,8 @@ def _evenly_spaced_names(values: Any) -> list[Any]:
 def _draw_chart(groups: Mapping[str, pd.DataFrame], labels: Mapping[Any, str]) -> Markup:
     with drawing.page(None):
         figure, (axes,) = drawing.panels(1, 7.0, 0.8 + 0.3 * len(labels))
-        looks = {name: drawing.look(name, [*groups]) for name in groups}
-        drawing.forest(axes, labels, groups, looks)
+        styles = {name: drawing.look(name, [*groups]) for name in groups}
+        drawing.forest(axes, labels, groups, styles)
         drawing.finish(axes, "", "examples/s", logs={"x": format_number})
         if len(groups) > 1:
             drawing.legend(figure)

@@ -123,8 +123,8 @@ def _run_columns(records: stored.Records) -> dict[str, object]:
     kinds = records.tags["kind"]
     outcomes = records.tags["outcome"]
     # In earlier versions, runs of other kinds have outcomes as well, which are ignored.
-    is_point = (kinds.codes < 0) | kinds.are("point")
-    point_outcomes = stored.Texts(np.where(is_point, outcomes.codes, -1), outcomes.places)
+    is_point = (kinds.codes < 0) | kinds.equals("point")
+    point_outcomes = stored.Texts(np.where(is_point, outcomes.codes, -1), outcomes.code_of)
     return {
         "run_id": fields["run_id"],
         "run_name": fields["run_name"],
@@ -151,7 +151,7 @@ def _param_column(
     values = records.params[name]
     if name in ADDED_PARAMS:
         # Runs that were measured before the param existed had this value.
-        is_measured_model = records.tags["source"].are("measured") & (
+        is_measured_model = records.tags["source"].equals("measured") & (
             records.params["model.name"].codes >= 0
         )
         codes = np.where(is_measured_model, 0, -1).astype("int32")
@@ -162,7 +162,7 @@ def _param_column(
 
 
 def _protocol_column(protocol_ids: stored.Texts) -> pd.Series:
-    names = [protocol_name(text) if text else text for text in protocol_ids.places]
+    names = [protocol_name(text) if text else text for text in protocol_ids.code_of]
     return pd.Series(pd.array([*names, None], dtype="str")[protocol_ids.codes])
 
 
@@ -367,7 +367,7 @@ def _representative_rows(
 
 
 def _text_column(column: stored.Texts) -> pd.Series:
-    return pd.Series(pd.array([*column.places, None], dtype="str")[column.codes])
+    return pd.Series(pd.array([*column.code_of, None], dtype="str")[column.codes])
 
 
 def _time_column(milliseconds: np.ndarray) -> pd.Series:
@@ -417,10 +417,10 @@ def _typed_column(column: stored.Texts, option_type: type | None = None) -> pd.S
             then counts as missing. None for any text. "null" is always missing.
     """
     codes = column.codes
-    occurs = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
+    occurs = np.bincount(codes + 1, minlength=len(column.code_of) + 1)[1:] > 0
     # Missing values have code -1, which selects the last entry of each list below.
     distinct: list[str | None] = []
-    for text, is_used in zip(column.places, occurs, strict=True):
+    for text, is_used in zip(column.code_of, occurs, strict=True):
         is_valid = is_used and text != "null" and _has_type(text, option_type)
         distinct.append(text if is_valid else None)
     distinct.append(None)

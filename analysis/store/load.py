@@ -159,7 +159,11 @@ def _unique_stores(tracking_uri: Stores) -> list[str | None]:
 
 
 def _store_label(uri: str | None) -> str:
-    """Return the name of a store in the column `store`, without credentials."""
+    """Return the text of a store for the column `store`: its URI without credentials.
+
+    Args:
+        uri: URI of the store; None for the default store.
+    """
     return without_secrets(uri or address_of(uri).uri)
 
 
@@ -211,7 +215,7 @@ def _check_schema(records: Records) -> None:
     nothing = Texts.missing(len(records.runs))
     versions = records.tags.get("schema_version", nothing)
     kinds = records.tags.get("kind", nothing)
-    foreign = np.flatnonzero((kinds.codes >= 0) & ~versions.are(SCHEMA_VERSION))
+    foreign = np.flatnonzero((kinds.codes >= 0) & ~versions.equals(SCHEMA_VERSION))
     if not len(foreign):
         return
     first = foreign[0]

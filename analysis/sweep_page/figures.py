@@ -237,7 +237,10 @@ def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataF
 
 
 def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
-    """Return marks with vertical intervals; rows without a value break the line."""
+    """Return the Plotly trace of a family, with vertical error bars if the intervals are known.
+
+    A line connects the marks if `x` is numeric. Rows without a value leave a gap in the line.
+    """
     low, high = interval_names(y)
     trace = {
         "type": "scattergl" if len(rows) > _MAX_VECTOR_MARKS else "scatter",
@@ -264,7 +267,7 @@ def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
 
 
 def _marker(family: str) -> dict[str, Any]:
-    """Return the mark of a family, which has the same color in every figure."""
+    """Return the marker of a family, which has the same color in every figure."""
     order = [*FAMILIES, family]
     position = order.index(family)
     return {

@@ -3,9 +3,9 @@ continuous integration.
 
 Runs of both sides alternate on one machine, so a disturbance of the machine affects both. The gate
 fails if the whole 95% interval of the slowdown is above the threshold (--slower). It passes if the
-whole interval is below the threshold. It is undecided if the time is up before either is certain.
-If the true slowdown equals the threshold, the gate fails with a probability of at most half of
---false-alarms. If both commits are equally fast, it fails far less often.
+whole interval is below the threshold. It is undecided if the time limit is reached before either is
+the case. If the true slowdown equals the threshold, the gate fails with a probability of at most
+half of --false-alarms. If both commits are equally fast, it fails far less often.
 
 Each side must run the code of its commit. If a side loads files of the other side, or an installed
 copy of the project, the gate stops with exit code 2.

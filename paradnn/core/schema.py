@@ -120,7 +120,8 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
     Args:
         value: The number.
-        bounds: The bounds of the field: `low`, `high`, `above` and `below`.
+        bounds: The bounds of the field: `low` and `high` are inclusive, `above` and `below` are
+            exclusive. A missing bound does not limit the number.
         key: The dotted key, for the message.
 
     Raises:

@@ -54,8 +54,8 @@ class Workload:
         order: Number by which kinds are sorted in lists.
         key: The key that selects this kind: mode, task, scenario or model.
         group: Prefix of the option keys of this kind; empty if it has no options.
-        conflict_reason: End of the error message if another key contradicts this kind, such as "is
-            for inference" in "scenario=server is for inference".
+        conflict_reason: Predicate of the error message if another key contradicts this kind, such
+            as "is for inference" in "scenario=server is for inference".
         message_types: The types of messages that only this kind sends from worker to driver.
         added_defaults: Dotted keys that were added after the first version -> the value that
             applies to runs recorded without the key.
@@ -67,7 +67,7 @@ class Workload:
     order: ClassVar[int] = 100
     key: ClassVar[str]
     group: ClassVar[str] = ""
-    conflict_reason: ClassVar[str] = "has no such"
+    conflict_reason: ClassVar[str] = "does not support this value"
     message_types: ClassVar[tuple[type[WorkloadMessage], ...]] = ()
     added_defaults: ClassVar[Mapping[str, Any]] = {}
     quick_defaults: ClassVar[Mapping[str, Any]] = {}
@@ -123,33 +123,33 @@ class Workload:
         """Return the options that affect the costs of a timed step (see `Model.costs`)."""
         return {}
 
-    def role(self, kind: type[Role]) -> Role:
-        """Return this kind itself if it inherits from a role, else a default instance of the role.
+    def role(self, role: type[Role]) -> Role:
+        """Return this workload if it inherits from a role, else a default instance of the role.
 
         Args:
-            kind: The class of the role.
+            role: The class of the role.
 
         Raises:
             TypeError: If the class overrides a method of the role without inheriting from the role.
         """
-        if isinstance(self, kind):
+        if isinstance(self, role):
             return self
         # mypy does not accept a dataclass type as a hashable argument of the cached function.
         work_type: Any = type(self)
-        role_type: Any = kind
+        role_type: Any = role
         default: Role = _default_role(work_type, role_type)
         return default
 
 
 @cache
-def _default_role(work_type: Any, kind: Any) -> Any:
-    overridden = [name for name in vars(kind) if name[0] != "_" and hasattr(work_type, name)]
+def _default_role(work_type: Any, role: Any) -> Any:
+    overridden = [name for name in vars(role) if name[0] != "_" and hasattr(work_type, name)]
     if overridden:
         names = ", ".join(overridden)
         raise TypeError(
-            f"{work_type.__name__} defines {names} and must inherit from {kind.__name__}"
+            f"{work_type.__name__} defines {names} and must inherit from {role.__name__}"
         )
-    return kind()
+    return role()
 
 
 #: Every kind of work by name.
@@ -157,12 +157,15 @@ WORKLOADS: Registry[Workload] = Registry(Workload, "paradnn.workloads")
 
 
 def default_workload() -> Workload:
-    """Return the kind of timed steps, whose metrics all kinds of work record."""
+    """Return the workload task=step. Every other workload also records its metrics."""
     return WORKLOADS[DEFAULT_KEYS["task"]]
 
 
 def requested_workload(config: Mapping[str, Any]) -> Workload:
     """Return the kind of work that a configuration selects; its options have default values.
+
+    If a value is unknown, so that no kind matches, return the workload task=step. `check_selectors`
+    rejects the value.
 
     Args:
         config: A composed configuration, a request, or the params of a run. `model` is the name of
@@ -175,7 +178,7 @@ def requested_workload(config: Mapping[str, Any]) -> Workload:
         value = selected.get(work.key, DEFAULT_KEYS.get(work.key))
         if value in work.selector_values:
             return work
-    return next(iter(WORKLOADS.values()))
+    return default_workload()
 
 
 def check_selectors(work: Workload, config: Mapping[str, Any]) -> None:
@@ -203,9 +206,9 @@ def _by_precedence() -> list[Workload]:
 def message_type(name: object) -> type[WorkloadMessage] | None:
     """Return the type of a workload message by its name in the JSON; None if it is unknown."""
     for work in WORKLOADS.values():
-        for kind in work.message_types:
-            if kind.wire_name == name:
-                return kind
+        for message_class in work.message_types:
+            if message_class.wire_name == name:
+                return message_class
     return None
 
 

@@ -17,8 +17,7 @@ from functools import partial
 from paradnn.core.layers import Layer, dense
 from paradnn.core.schema import option
 from paradnn.families import Family
-from paradnn.families.built import BuiltModel
-from paradnn.families.images import Classifier, ImageModel, ImageNetwork
+from paradnn.families.images import Classifier, ImageNetwork
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,6 @@ class ClassicClassifier(Classifier):
         network.add_logits(self.output_size)
         return network
 
-    def build(self) -> BuiltModel:
-        return ImageModel.build(self)
-
 
 @dataclass(frozen=True)
 class AlexNet(ClassicClassifier):
@@ -206,7 +202,7 @@ def _googlenet(network: ClassicNetwork) -> None:
             network.pool(3, 2)
         for module in modules:
             _add_inception(network, module)
-    network.pool()
+    network.pool()  # global average pooling
     network.add_layer("Dropout", 0.4)
 
 

@@ -521,9 +521,9 @@ class RecurrentKernel(Kernel):
     - GRU: r, z = sigmoid(x + h u_rz), n = tanh(x + r (h u_n)), h' = (1 - z) n + z h
 
     `backward_input` computes gradients from the last time step to the first, using values that the
-    forward pass saved. It returns the gradients of the gates before their activations. Their sum
-    over the gates is the gradient of the inputs. `backward_weights` is one product of all states
-    with these gradients.
+    forward pass saved. It returns the gradients of the gates' pre-activations. Their sum over
+    the gates is the gradient of the inputs. `backward_weights` is one matrix product of the states
+    and these gradients.
     """
 
     has_batch: ClassVar[bool] = True

@@ -42,7 +42,7 @@ class _SideConnection:
         connection.settimeout(timeout)
         self._connection = connection
         self._lines = connection.makefile("rw")
-        self._group = int(self._receive_seconds() or 0)
+        self._group = int(self._receive_number() or 0)
 
     def turn(self) -> float | None:
         """Let the side run for one turn.
@@ -57,7 +57,7 @@ class _SideConnection:
             self._lines.flush()
         except OSError:
             return None
-        seconds = self._receive_seconds()
+        seconds = self._receive_number()
         self._signal(signal.SIGSTOP)
         return seconds
 
@@ -68,7 +68,7 @@ class _SideConnection:
         self._connection.close()
         self._signal(signal.SIGCONT)
 
-    def _receive_seconds(self) -> float | None:
+    def _receive_number(self) -> float | None:
         try:
             return float(self._lines.readline())
         except (OSError, ValueError):

@@ -129,8 +129,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
     names = [str(name) for name in points]
     model_columns = [name for name in names if name.startswith("model.")]
     identity = [name for name in names if name == "family" or name.startswith("model.")]
-    model = _number_groups(points, identity)
-    batch = _number_groups(points, ["batch_size"] if "batch_size" in points else [])
+    model = _group_indices(points, identity)
+    batch = _group_indices(points, ["batch_size"] if "batch_size" in points else [])
     point = np.arange(count)
     models = len(set(model))
     batches = len(set(batch))
@@ -147,7 +147,7 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
         descriptions.append(counted(batches, "batch size"))
     if unit == "crossed" and axes:
         factors.extend(
-            _number_groups(points, [name])
+            _group_indices(points, [name])
             for name in model_columns
             if axes <= points[name].nunique() <= models / 2
         )
@@ -156,8 +156,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
     return Levels(np.array(factors), point, " and ".join(descriptions))
 
 
-def _number_groups(points: pd.DataFrame, names: list[str]) -> np.ndarray:
-    """Return the number (n,) of each row's group; a group has equal values in the named columns."""
+def _group_indices(points: pd.DataFrame, names: list[str]) -> np.ndarray:
+    """Return the group index (n,) of each row; rows of a group have equal values in `names`."""
     if not names:
         return np.zeros(len(points), dtype="int64")
     return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()

@@ -425,14 +425,17 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
 def _limits(
     weights: np.ndarray, value_component: Component, time_components: Sequence[Component]
 ) -> np.ndarray:
-    """Return the cause (k,) for which each interval includes 0: "sessions", "order" or "".
+    """Return why the interval of each weight includes 0: (k,) of "sessions", "order" or "".
 
-    The cause is "" if the interval excludes 0, or would include 0 even without sessions and drift.
+    "order" means a drift of the machine while values were measured one after the other. The reason
+    is "" if the interval excludes 0, or would include 0 even without the variance from sessions and
+    drift.
 
     Args:
         weights: (k,) the weights.
-        value_component: Variances of the weights without sessions and drift.
-        time_components: Variances of the weights from sessions, and from a drift.
+        value_component: Variances of the weights without the variance from sessions and drift.
+        time_components: Two components: the variances of the weights from sessions, and those from
+            a drift.
     """
     sessions, drift = time_components
     size = np.abs(weights)

@@ -20,12 +20,12 @@ class Texts:
 
     Attributes:
         codes: Code of each run's text, of shape (runs,) and type int32; -1 means no text.
-        places: Text -> code; codes count from 0 in the order of this mapping.
+        code_of: Text -> code; codes count from 0 in the order of this mapping.
     """
 
-    def __init__(self, codes: NDArray[np.int32], places: dict[str, int] | None = None) -> None:
+    def __init__(self, codes: NDArray[np.int32], code_of: dict[str, int] | None = None) -> None:
         self.codes = codes
-        self.places: dict[str, int] = places or {}
+        self.code_of: dict[str, int] = code_of or {}
 
     @classmethod
     def missing(cls, length: int) -> Self:
@@ -35,23 +35,30 @@ class Texts:
     @classmethod
     def of(cls, values: Iterable[str | None]) -> Self:
         """Return the column of the given values."""
-        places: dict[str, int] = {}
-        codes = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
-        return cls(np.array(codes, dtype="int32"), places)
+        code_of: dict[str, int] = {}
+        codes = [
+            -1 if value is None else code_of.setdefault(value, len(code_of)) for value in values
+        ]
+        return cls(np.array(codes, dtype="int32"), code_of)
+
+    @classmethod
+    def constant(cls, text: str, length: int) -> Self:
+        """Return a column of the given length in which every run has the same text."""
+        return cls(np.zeros(length, dtype="int32"), {text: 0})
 
     def __iter__(self) -> Iterator[str | None]:
-        values = [*self.places, None]  # code -1 selects the last element
+        values = [*self.code_of, None]  # code -1 selects the last element
         return iter([values[code] for code in self.codes.tolist()])
 
-    def are(self, text: str) -> NDArray[np.bool_]:
-        """Return a mask of shape (runs,): which runs have the given text."""
-        return np.equal(self.codes, self.places.get(text, -2))
+    def equals(self, text: str) -> NDArray[np.bool_]:
+        """Return a mask of shape (runs,): whether each run has the given text."""
+        return np.equal(self.codes, self.code_of.get(text, -2))
 
     def filled(self, other: Self) -> Self:
         """Return a copy whose missing texts come from the column `other` of the same runs."""
-        filled = type(self)(self.codes.copy(), dict(self.places))
+        filled = type(self)(self.codes.copy(), dict(self.code_of))
         missing = np.flatnonzero((self.codes < 0) & (other.codes >= 0))
-        codes = [filled.places.setdefault(text, len(filled.places)) for text in other.places]
+        codes = [filled.code_of.setdefault(text, len(filled.code_of)) for text in other.code_of]
         filled.codes[missing] = np.array(codes, dtype="int32")[other.codes[missing]]
         return filled
 
@@ -59,13 +66,13 @@ class Texts:
 #: Rows of a table as three columns of shape (rows,): run ids, keys and values. Values are texts or,
 #: for metrics, numbers; NaN means no value.
 Part = tuple[Texts, Texts, Texts | NDArray[np.float64]]
-PART = 1 << 16  # maximum number of rows per part, since key codes are sorted as 16-bit integers
+MAX_PART_ROWS = 1 << 16  # key codes are sorted as 16-bit integers
 
 
 def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
-    """Split rows of (run id, key, value) into parts of at most `PART` rows."""
+    """Split rows of (run id, key, value) into parts of at most `MAX_PART_ROWS` rows."""
     rows = iter(rows)
-    while part := list(islice(rows, PART)):
+    while part := list(islice(rows, MAX_PART_ROWS)):
         run_ids, keys, values = zip(*part, strict=True)
         column: Texts | NDArray[np.float64]
         if kind == "metrics":
@@ -184,6 +191,8 @@ class Records:
     def add(self, kind: Values, parts: Iterable[Part]) -> None:
         """Add all values of one kind; values of unknown runs are skipped.
 
+        A column that exists already is replaced.
+
         Args:
             kind: Kind of values.
             parts: Rows of a table.
@@ -192,44 +201,58 @@ class Records:
         if kind == "metrics":
             absent = np.nan
         columns: dict[str, Any] = defaultdict(lambda: np.full(len(self.runs), absent))
-        places: dict[str, int] = {}  # text -> code, shared by all columns
+        shared_code_of: dict[str, int] = {}  # text -> code in all columns
         for run_ids, keys, values in parts:
-            indices = [self.index.get(run_id, -1) for run_id in run_ids.places]
-            positions = np.array(indices, "int32")[run_ids.codes]
+            known_positions = [self.index.get(run_id, -1) for run_id in run_ids.code_of]
+            positions = np.array(known_positions, "int32")[run_ids.codes]
             if isinstance(values, Texts):
-                known = [places.setdefault(text, len(places)) for text in values.places]
-                values = np.array([*known, -1], "int32")[values.codes]
-            valid = np.flatnonzero((positions >= 0) & (values != absent) & (values == values))
+                shared_codes = [
+                    shared_code_of.setdefault(text, len(shared_code_of)) for text in values.code_of
+                ]
+                # Code -1 (no text) selects the appended -1.
+                values = np.array([*shared_codes, -1], "int32")[values.codes]
+                has_value = values >= 0
+            else:
+                has_value = ~np.isnan(values)
+            valid = np.flatnonzero((positions >= 0) & has_value)
             # Group the rows by key. NumPy sorts 16-bit integers with a radix sort, in linear time.
             order = valid[np.argsort(keys.codes[valid].astype("uint16"), kind="stable")]
             positions = positions[order]
             values = values[order]
             counts = np.bincount(keys.codes[valid])
             ends = np.cumsum(counts)
-            names = [bare_name(key) for key in keys.places] if kind == "metrics" else [*keys.places]
+            names = (
+                [bare_name(key) for key in keys.code_of] if kind == "metrics" else [*keys.code_of]
+            )
             for code in np.flatnonzero(counts):
                 rows = slice(ends[code] - counts[code], ends[code])
                 columns[names[code]][positions[rows]] = values[rows]
-        texts = list(places)
+        texts = list(shared_code_of)
         for name, column in columns.items():
             if kind == "metrics":
                 self.metrics[name] = column
                 continue
             has_text = column >= 0
-            column[has_text], used = pd.factorize(column[has_text])
-            own_places = {texts[code]: position for position, code in enumerate(used)}
-            getattr(self, kind)[name] = Texts(column, own_places)
+            # Replace the shared codes by codes of this column, which count from 0.
+            codes, used = pd.factorize(column[has_text])
+            column[has_text] = codes
+            code_of = {texts[shared_code]: code for code, shared_code in enumerate(used)}
+            getattr(self, kind)[name] = Texts(column, code_of)
 
     def matching(self, query: Query) -> Self:
         """Return the runs that satisfy the tag filters and the outcome condition of a query."""
         nothing = Texts.missing(len(self.runs))
+        # Each condition is a list of masks, of which at least one must hold. Without conditions,
+        # all runs are accepted.
         conditions = [
-            [self.tags.get(name, nothing).are(text) for text in texts]
+            [self.tags.get(name, nothing).equals(text) for text in texts]
             for name, texts in query.tags.items()
         ]
         if query.needs_outcome:
             conditions.append([self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS])
-        accepted = np.logical_and.reduce([np.logical_or.reduce(each) for each in conditions])
+        accepted = np.ones(len(self.runs), dtype=bool)
+        for masks in conditions:
+            accepted &= np.logical_or.reduce(masks)
         return self.selected(accepted)
 
     def selected(self, accepted: Any) -> Self:
@@ -240,7 +263,7 @@ class Records:
         part = type(self)(compress(self.runs, accepted))
         for kind in ("params", "tags"):
             for name, column in getattr(self, kind).items():
-                texts = Texts(column.codes[accepted], column.places)
+                texts = Texts(column.codes[accepted], column.code_of)
                 if np.any(texts.codes >= 0):
                     getattr(part, kind)[name] = texts
         for name, numbers in self.metrics.items():
@@ -253,18 +276,18 @@ class Records:
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Merge the runs of several stores; a run in more than one store appears once."""
         merged = cls(run for part in parts for run in part.runs)
-        own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
+        parts_with_ids = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
         for kind in get_args(Values):
             columns = (
-                (ids, Texts(np.zeros_like(ids.codes), {name: 0}), column)
-                for part, ids in own
+                (ids, Texts.constant(name, len(part.runs)), column)
+                for part, ids in parts_with_ids
                 for name, column in getattr(part, kind).items()
             )
             merged.add(kind, columns)
         return merged
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """Return a metric of every run, of shape (runs,), with infinities restored.
+        """Restore infinities in a metric, in place, and return it, of shape (runs,).
 
         MLflow's SQL stores write infinities as the largest float.
         """

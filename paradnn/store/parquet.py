@@ -121,7 +121,7 @@ def to_table(records: Records) -> pa.Table:
     for values in ("params", "tags"):
         for name, texts in sorted(getattr(records, values).items()):
             if not name.startswith(_DRIVER_TAGS):
-                known = pa.array(texts.places, pa.string())
+                known = pa.array(texts.code_of, pa.string())
                 indices = pa.array(texts.codes, mask=texts.codes < 0)
                 columns[f"{values}.{name}"] = pa.DictionaryArray.from_arrays(indices, known)
     for name in sorted(records.metrics):

@@ -324,7 +324,7 @@ class SqlReader:
         """
         import pyarrow as pa
 
-        from paradnn.store.columns import PART, of_batch
+        from paradnn.store.columns import MAX_PART_ROWS, of_batch
 
         tables = [self._scanned_table(connection, *each) for each in statements]
         url = self._engine.url
@@ -336,7 +336,7 @@ class SqlReader:
             errors = opened.enter_context(tempfile.TemporaryFile())
             for number in range(count):
                 command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
-                command.append(json.dumps((uri, PART, number, count, tables)))
+                command.append(json.dumps((uri, MAX_PART_ROWS, number, count, tables)))
                 child = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
 from paradnn.worker.energy import STOPPED_COUNTER, EnergyMeter
 from paradnn.worker.frameworks import Step
 from paradnn.worker.series import MIN_VALUES, adjusted_times, block_interval, find_change
-from paradnn.worker.turns import Turn
+from paradnn.worker.turns import TurnConnection
 
 #: Number of blocks in a window. The warm-up ends once its last two or three windows show no change.
 WINDOW = 4
@@ -225,7 +225,7 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
     *,
     recorder: AttemptRecorder | None = None,
     reference: Reference | None = None,
-    turn: Turn | None = None,
+    turn: TurnConnection | None = None,
     turns_monitor: TurnsMonitor | None = None,
     fill_caches: FillCaches | None = None,
 ) -> Timing:
@@ -432,7 +432,7 @@ class _BlockTimer:
         return timing.steady or scale == 2**REPEATS
 
     def measure_in_turns(
-        self, warmup: Sequence[float], turn: Turn, monitor: TurnsMonitor | None
+        self, warmup: Sequence[float], turn: TurnConnection, monitor: TurnsMonitor | None
     ) -> Timing:
         """Time one block in each turn of this point, and return the timing of all blocks.
 

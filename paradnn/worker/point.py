@@ -30,7 +30,7 @@ from paradnn.worker.measure import (
 from paradnn.worker.memory import MemoryMeter
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
-from paradnn.worker.turns import Turn
+from paradnn.worker.turns import TurnConnection
 
 #: Returns the context of the phase with a given name.
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -126,7 +126,7 @@ class PointRun:
         self.reference: Any = None
         self.fill_caches: FillCaches | None = None
         self.answered = Answer("crash", None, self.phases.seconds)
-        self.turn = Turn(request["turns"]) if "turns" in request else None
+        self.turn = TurnConnection(request["turns"]) if "turns" in request else None
         self.others: OtherProcesses | None = None
 
     def note(self, **fields: Any) -> None:

@@ -32,9 +32,9 @@ _UNSURE_LENGTHS = range(20, 80)
 #: Changes below this share of the median are ignored, however significant they are.
 SMALLEST_CHANGE = 0.02
 
-#: Share of the variance that the best line or jump explains by chance: one of ten steady series
-#: exceeds it. Rows: the length of the series. Columns: the lag-one correlation of the residuals
-#: (`_CORRELATIONS`). `python -m benchmarks.steadiness --table` simulated the values from AR(1)
+#: Critical share of the variance that the best line or jump explains: by chance, 10% of steady
+#: series exceed it. Rows: the length of the series. Columns: the lag-one correlation of the
+#: residuals (`_CORRELATIONS`). `python -m benchmarks.steadiness --table` simulated the values from AR(1)
 #: series with the coefficients 0, 0.5, 0.7 and 0.9, equally often.
 _CRITICAL_SHARES = {
     6: (0.87, 0.89, 0.89, 0.86, 0.86),
@@ -61,7 +61,8 @@ class Change:
         at: The index of the first value after the jump; None for a drift.
         explained: The share of the variance that the change explains.
         correlation: The lag-one correlation of the residuals.
-        chance_share: The largest share of the variance that is likely to be explained by chance.
+        chance_share: Critical value of `explained`. By chance, the best line or jump explains a
+            larger share in 10% of steady series.
         relative_size: The change relative to the level before it; -1 or more.
     """
 

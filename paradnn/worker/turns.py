@@ -23,8 +23,8 @@ BLOCK_SECONDS = 0.05
 MISSING = 66
 
 
-class Turn:
-    """The turns of this process.
+class TurnConnection:
+    """Connection to the driver that assigns the turns of this process.
 
     Args:
         path: Path of the driver's socket.
@@ -34,7 +34,8 @@ class Turn:
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(path)
         self._lines = self._connection.makefile("rw")
-        self.end(os.getpgrp())
+        # The driver stops and continues this process group. It expects the group on the first line.
+        self._send(os.getpgrp())
 
     def wait(self) -> bool:
         """Sleep until the next turn of this process; return False if no turn remains."""
@@ -45,7 +46,10 @@ class Turn:
 
     def end(self, seconds: float = 0.0) -> None:
         """End the turn, and report the mean seconds of a step in its block; 0 without a block."""
-        self._lines.write(f"{seconds!r}\n")
+        self._send(seconds)
+
+    def _send(self, number: float) -> None:
+        self._lines.write(f"{number!r}\n")
         self._lines.flush()
 
     def close(self) -> None:
@@ -91,7 +95,7 @@ def serve(name: str, path: str, driver: str) -> None:
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
         print(error, file=sys.stderr)
         sys.exit(MISSING)
-    turn = Turn(path)
+    turn = TurnConnection(path)
     if turn.wait():
         calls = _calibrate(call)
         turn.end()

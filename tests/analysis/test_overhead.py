@@ -111,9 +111,9 @@ def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> Non
     assert "may be absent from" not in overhead(many).text()
 
     bars = {bar.get_label(): bar.patches[0] for bar in result.figure().axes[0].containers}
-    looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars.values()}
+    styles = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars.values()}
 
-    assert len(looks) == len(bars) == len(PHASES), "every phase needs a distinct color or hatch"
+    assert len(styles) == len(bars) == len(PHASES), "every phase needs a distinct color or hatch"
 
     # Runs without phases, such as published ones, do not make other runs heterogeneous.
     frame.loc[[3, 8], "environment_id"] = "published"

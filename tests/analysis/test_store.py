@@ -45,7 +45,7 @@ def test_metrics_without_a_section_give_the_same_frame(
                 ).rowcount
                 assert changed > 0
     names = ["step_time_cv", "examples_per_second"]
-    monkeypatch.setattr(columns, "PART", 50)
+    monkeypatch.setattr(columns, "MAX_PART_ROWS", 50)
     for max_lookup, min_scan in ((500, 500), (0, 500), (0, 0)):
         monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", max_lookup)
         monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", min_scan)
@@ -90,7 +90,7 @@ def test_all_readers_give_the_same_frame(
     other processes.
     """
     api = load(store, reader="api", **query)
-    monkeypatch.setattr(columns, "PART", 50)
+    monkeypatch.setattr(columns, "MAX_PART_ROWS", 50)
     for max_lookup, min_scan in ((500, 500), (0, 500), (0, 0)):
         monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", max_lookup)
         monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", min_scan)
@@ -220,7 +220,7 @@ def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "sql._MAX_LOOKUP_RUNS": 0,
         "sql._MIN_SCAN_RUNS": 0,
         "sql._PIPE_BYTES": 4096,
-        "columns.PART": 20,
+        "columns.MAX_PART_ROWS": 20,
     }.items():
         monkeypatch.setattr(f"paradnn.store.{name}", value)
     return copy_of(store, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from paradnn.session.turns import BlockTurns
 from paradnn.statistics.paired_rounds import orders, trimmed
 from paradnn.worker.measure import Protocol, measure_steps
-from paradnn.worker.turns import Turn
+from paradnn.worker.turns import TurnConnection
 from tests.processes import PATIENCE
 
 PROTOCOL = Protocol(
@@ -76,7 +76,7 @@ def play(
     def side(number: int) -> int:
         if ends_at_call[number] == 0:
             return 0  # the side ends before its first call
-        turn = Turn(turns.path(number))
+        turn = TurnConnection(turns.path(number))
         turn.wait()
         try:
             run = machine.steps(seconds[number], ends_at_call[number])

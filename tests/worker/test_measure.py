@@ -39,7 +39,7 @@ from paradnn.worker.series import (
     median_interval,
     widened_interval,
 )
-from paradnn.worker.turns import Turn
+from paradnn.worker.turns import TurnConnection
 
 PROTOCOL = Protocol(
     min_seconds=1.0, min_blocks=10, max_seconds=60.0, block_seconds=0.1, warmup_seconds=5.0
@@ -538,7 +538,7 @@ def test_the_number_of_single_steps_is_limited(
     assert latencies == pytest.approx([step_seconds] * count)
 
 
-class PlantedTurn(Turn):
+class PlantedTurn(TurnConnection):
     """Planted turns: each wait takes five seconds of the other point, up to `count` turns."""
 
     def __init__(self, machine: Machine, count: int) -> None:

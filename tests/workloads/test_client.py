@@ -303,7 +303,7 @@ def test_the_deadline_of_the_point_ends_a_request(server: OpenAIServer) -> None:
 
     [request] = client.run_requests(concurrency=1, seconds=0, queries=50)
 
-    assert request.problem == "the answer did not end before the time of the point was up"
+    assert request.problem == "the answer did not end within the time limit of the point"
     assert not client.is_gone, "the deadline says nothing about the server"
 
 

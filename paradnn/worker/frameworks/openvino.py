@@ -89,15 +89,15 @@ class _ProfiledRequest:
     def __init__(self, request: Any, costs: Mapping[str, Cost]) -> None:
         self._request = request
         self._costs = costs
-        self._runs = 0
+        self._run_count = 0
         self._seconds = 0.0
         self._first: dict[str, float] = {}
 
     def run(self) -> None:
         begin = time.perf_counter()
         self._request.infer()
-        self._runs += 1
-        if self._runs > 1:
+        self._run_count += 1
+        if self._run_count > 1:
             self._seconds += time.perf_counter() - begin
         else:
             self._first = {
@@ -108,16 +108,16 @@ class _ProfiledRequest:
         return [entry for entry in self._request.profiling_info if entry.status.name == "EXECUTED"]
 
     def trace(self) -> Trace:
-        steps = self._runs - 1
+        steps = self._run_count - 1
         trace = Trace(self._seconds)
         times: list[tuple[str, str, float]] = []
         for entry in self._executed():
             name = f"{entry.node_name} ({entry.exec_type})"
             cost = self._costs.get(entry.node_name) or operation_cost(entry.node_type, [], [])
             trace.stated_costs[name, cost.kind] = cost
-            all_runs = self._runs * entry.real_time.total_seconds()
-            later_runs = max(0.0, all_runs - self._first.get(entry.node_name, 0.0))
-            times.append((name, cost.kind, later_runs / steps))
+            total_seconds = self._run_count * entry.real_time.total_seconds()
+            later_seconds = max(0.0, total_seconds - self._first.get(entry.node_name, 0.0))
+            times.append((name, cost.kind, later_seconds / steps))
         step = trace.seconds / steps
         # Because the times are rounded, their sum may exceed the step time.
         scale = min(1.0, step / max(1e-9, sum(seconds for *_, seconds in times)))
@@ -152,7 +152,14 @@ def operation_costs(model: Any, compiled: Any) -> dict[str, Cost]:
         products = [part for part in parts if part.product_flops]
         if products and not cost.product_flops:
             flops = sum(part.product_flops for part in products)
-            cost = Cost(kind, products[0].category, flops, None, flops, products[0].dtype)
+            cost = Cost(
+                kind,
+                products[0].category,
+                flops=flops,
+                bytes=None,
+                product_flops=flops,
+                dtype=products[0].dtype,
+            )
         costs[operation.get_friendly_name()] = cost
     return costs
 

@@ -27,7 +27,7 @@ class EndpointRequest:
         sent: When the request was sent.
         first: When the first token arrived, or when the request failed.
         last: When the last token arrived, or when the request failed.
-        prompt: Tokens of the prompt, as counted by the server; 0 if unknown.
+        prompt: Tokens of the prompt, as reported by the server; 0 if unknown.
         tokens: Tokens of the answer.
         problem: Why the request failed; "" if it succeeded.
         has_usage: Whether the server counted the tokens. If it did not, `tokens` is the number of

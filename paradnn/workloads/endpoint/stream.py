@@ -67,10 +67,10 @@ class AnswerError(Exception):
 
 
 class DeadlineError(AnswerError):
-    """The time of the point was up before the answer ended."""
+    """The answer did not end within the time limit of the point."""
 
     def __init__(self) -> None:
-        super().__init__("the answer did not end before the time of the point was up")
+        super().__init__("the answer did not end within the time limit of the point")
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,7 @@ def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
         reason: The `finish_reason`; None if the server sent none.
         lines: The lines of the answer, which were read to the end.
     """
+    # A single token without text may be the token that ends the sequence.
     if tokens > 1:
         problem = f"the answer has {tokens:,} tokens but no text (finish_reason={reason})"
         return AnswerError(problem, is_without_text=True)
@@ -233,7 +234,7 @@ class _Lines:
 
     Attributes:
         beginning: The first bytes of the stream.
-        is_cut: Whether the response ended within a chunk or before its announced length.
+        is_cut: Whether the response ended within an HTTP chunk or before its announced length.
     """
 
     def __init__(self, stream: ByteReader, deadline: float) -> None:
@@ -343,7 +344,7 @@ def error_text(content: Any) -> str:
         return ""
     for key in ("error", "message", "detail"):
         value = content.get(key)
-        if not value or value is True:
+        if not value or value is True:  # for {"error": true, "message": ...}, use the message
             continue
         return error_text(value) or json.dumps(value, ensure_ascii=False)
     return ""
@@ -352,7 +353,7 @@ def error_text(content: Any) -> str:
 def _parsed_json(data: bytes) -> Any:
     """Return the JSON value in `data`; None if `data` is not one complete JSON value.
 
-    Invalid UTF-8 is replaced, because a chunk may end in the middle of a character.
+    Invalid UTF-8 is replaced, because an event may contain only a part of a character.
     """
     try:
         return json.loads(_decoded(data))
