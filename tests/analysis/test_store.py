@@ -173,7 +173,8 @@ def test_other_databases_are_rejected_and_not_changed(tmp_path: Path) -> None:
 def test_the_error_of_a_missing_driver_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     with pytest.raises(
-        StoreError, match=r"cannot open a postgresql.* store: .*psycopg2.*; install the database driver"
+        StoreError,
+        match=r"cannot open a postgresql.* store: .*psycopg2.*; install the database driver",
     ) as caught:
         load("postgresql+psycopg2://me:secret@localhost/x")
     assert "secret" not in str(caught.value)

@@ -102,5 +102,7 @@ def test_a_missing_sweep_is_reported(store: Store, tmp_path: Path) -> None:
     )
 
     assert completed.returncode == 2
-    assert completed.stderr.startswith("error: experiment=paradnn: no sweep 20260101-1 in this experiment")
+    assert completed.stderr.startswith(
+        "error: experiment=paradnn: no sweep 20260101-1 in this experiment"
+    )
     assert not (tmp_path / "page").exists()
