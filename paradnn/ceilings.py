@@ -31,8 +31,8 @@ def _measure_ceilings(config: DictConfig) -> int:
         raise ConfigError(
             "experiment",
             settings.sweep.name,
-            "is a sweep",
-            "run one command per platform",
+            "is a sweep, but ceilings are measured for a single platform",
+            "omit it, and run one command per platform",
         )
     ceilings, where = measure_ceilings(read_point(content), settings)
     if ceilings is None:

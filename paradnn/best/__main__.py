@@ -203,7 +203,7 @@ def _limits(options: argparse.Namespace, points: Sequence[Point]) -> WinnerLimit
             raise ConfigError(
                 "--p99",
                 options.p99,
-                "single steps are timed only in inference",
+                "limits the time of single steps, which is recorded only in inference",
                 "add mode=inference, or omit --p99",
             )
     return WinnerLimits(memory, p99_ms)
@@ -245,7 +245,9 @@ def _with_price(
         point.platform.price_per_hour is not None for point in points
     )
     if options.goal == "cost" and not has_price:
-        raise ConfigError("--for", "cost", "no price is known", "add --price, as in --price 1.5")
+        raise ConfigError(
+            "--for", "cost", "needs a price, but none is known", "add --price, as in --price 1.5"
+        )
     return settings, points
 
 

@@ -192,8 +192,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise ConfigError(
                 key,
                 value,
-                "is not a sweeper of ParaDnn, which has no single value to optimize",
-                "use sweep.design=adaptive or batch_size=largest (docs/reference/hydra.md)",
+                "is not a sweeper that ParaDnn supports",
+                "to search, set sweep.design=adaptive or batch_size=largest (docs/reference/hydra.md)",
             )
         if has_own_groups and not key.startswith("hydra"):
             _check_options(override)
@@ -334,7 +334,10 @@ def _check_options(override: Override) -> None:
         raise _no_such_option(group, wrong[0], options)
     if group == "experiment" and len(values) > 1:
         raise ConfigError(
-            group, ",".join(names), "one experiment at a time", "run a separate command for each"
+            group,
+            ",".join(names),
+            "only one experiment can run at a time",
+            "run a separate command for each",
         )
 
 

@@ -84,7 +84,12 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         options.sides, options.common = _sides(options)
     most = options.most or Rule.most
     if most < options.rounds:
-        raise ConfigError("--most", most, f"is less than --rounds={options.rounds}", "raise it")
+        raise ConfigError(
+            "--most",
+            most,
+            f"is less than --rounds={options.rounds}",
+            "raise --most, or lower --rounds",
+        )
     options.rule = Rule(options.within, options.equivalence, options.rounds, most)
     return options
 
@@ -151,6 +156,7 @@ def _reject_command_options(options: argparse.Namespace) -> None:
             continue
         if name == "higher":
             flag = "--higher" if value else "--lower"
+            value = True
         else:
             flag = f"--{name.replace('_', '-')}"
         raise ConfigError(
@@ -166,7 +172,10 @@ def _check_commands(options: argparse.Namespace) -> None:
     words = options.words
     if options.commits and options.null:
         raise ConfigError(
-            "--null", "--commits", "compares one side with itself", "omit one of them"
+            "options",
+            "--commits --null",
+            "--commits compares two commits, but --null compares one side with itself",
+            "omit either option",
         )
     if options.null and not words:
         needed = 0
@@ -216,7 +225,12 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
                 "set it either on the sides, or after both sides",
             )
     if options.null and first_overrides != second_overrides:
-        raise ConfigError("--null", f"{first}, {second}", "the sides differ", "name one side twice")
+        raise ConfigError(
+            "--null",
+            f"{first}, {second}",
+            "compares one side with itself, but the sides differ",
+            "give one side twice, or omit --null",
+        )
     if first_overrides == second_overrides and not options.null:
         raise ConfigError("sides", first, "both sides are equal", _REMEDY_SAME_SIDES)
     if options.null:

@@ -119,8 +119,8 @@ def _check_axes(axes: Sequence[str], first: Mapping[str, str], second: Mapping[s
             raise ConfigError(
                 key,
                 first.get(key),
-                f"is paired with {second.get(key)} of the other side",
-                "set the key on neither side, or compare one point at a time",
+                f"is an axis of the sweep, but the other side has {key}={second.get(key)}",
+                "omit the key from both sides, or compare one point at a time",
             )
 
 

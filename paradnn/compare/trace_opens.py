@@ -54,7 +54,7 @@ _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 
 
 class _TraceError(OSError):
-    """The kernel does not allow tracing."""
+    """This machine or its kernel does not support tracing."""
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: object = 0) -> None:
@@ -138,16 +138,23 @@ def trace(words: list[str]) -> tuple[dict[str, bool], int]:
         for a signal.
 
     Raises:
-        OSError: If the kernel does not allow tracing.
-        KeyError: If this type of machine is not supported.
+        OSError: If the kernel does not allow tracing, or the type of processor is not supported.
     """
+    machine = platform.machine()
+    if machine not in _MACHINES:
+        raise _TraceError(
+            f"ParaDnn cannot record the files that a command loads on {machine} processors, "
+            f"but only on {' and '.join(_MACHINES)}"
+        )
     files: dict[str, bool] = {}
     root = os.fork()
     if root == 0:
         _start(words)
     _, status = os.waitpid(root, _WALL)
     if not os.WIFSTOPPED(status):
-        raise _TraceError("ptrace is not permitted")
+        raise _TraceError(
+            "this system does not permit ptrace, with which ParaDnn records the files that a command loads; in a container, allow it with --cap-add SYS_PTRACE"
+        )
     _ptrace(_SETOPTIONS, root, 0, _OPTIONS)
     _ptrace(_CONT, root)
     known = {root}
@@ -158,7 +165,9 @@ def trace(words: list[str]) -> tuple[dict[str, bool], int]:
                 code = os.waitstatus_to_exitcode(status)
                 has_executed = any(files.values())
                 if not has_executed and code == 126:
-                    raise _TraceError("a seccomp filter is not permitted")
+                    raise _TraceError(
+                        "this system does not permit seccomp filters, with which ParaDnn records the files that a command loads; compare on a system that permits them"
+                    )
                 return files, code
             continue
         request = _CONT
@@ -214,7 +223,7 @@ def main(arguments: list[str]) -> int:
     try:
         files, code = trace(words)
         content = {"files": files, "exit_code": code}
-    except (OSError, KeyError) as error:
+    except OSError as error:
         content = {"error": str(error)}
         code = 1
     with open(out, "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -78,13 +78,13 @@ class Pictures(Input, ABC):
         input_kind = FAMILIES[model.name].data
         values = self.pixels**2 * self.channels
         if input_kind == "vectors" and model.input_size != values:
-            reason = f"an example of data={self.name} has {values} values"
+            reason = f"differs from the {values} values of each example of data={self.name}"
             remedy = f"set model.input_size={values}"
             raise ConfigError("model.input_size", model.input_size, reason, remedy)
         if input_kind == "images" and model.image_size % self.pixels:
             reason = (
-                f"data={self.name} has {self.pixels} x {self.pixels} pixels, "
-                "which are repeated to fill an image"
+                f"is not a multiple of {self.pixels}, the height and width of the pictures of "
+                f"data={self.name}, which are repeated to fill the image"
             )
             remedy = f"choose a multiple of {self.pixels}"
             raise ConfigError("model.image_size", model.image_size, reason, remedy)
@@ -97,7 +97,7 @@ class Pictures(Input, ABC):
             reason = f"model={model.name} is not a classifier"
             raise ConfigError("data", self.name, reason, "choose another model")
         if outputs < max(2, classes):
-            reason = f"data={self.name} has {classes} classes"
+            reason = f"is less than the {classes} classes of data={self.name}"
             remedy = f"set model.output_size={classes}"
             raise ConfigError("model.output_size", outputs, reason, remedy)
 
@@ -386,16 +386,16 @@ def _check_part(
     if pictures.ndim != 4 or pictures.shape[1] != pictures.shape[2] or not len(pictures):
         shape = " x ".join(map(str, pictures.shape))
         raise DataError(
-            f"{path}: {names[part]} is {shape}; "
-            "store square pictures, (examples, pixels, pixels, channels)"
+            f"{path}: the array {names[part]} has the shape {shape}, which is not one of square "
+            "pictures; store it with the shape examples x pixels x pixels x channels"
         )
     if classes.shape == (len(pictures), 1):  # as in Keras' CIFAR
         classes = arrays[f"{part}_classes"] = classes[:, 0]
     is_valid = classes.shape == (len(pictures),) and classes.dtype.kind in "iu"
     if not is_valid or classes.min() < 0:
         raise DataError(
-            f"{path}: {names[f'{part}_classes']} lacks a class of 0 or more for each picture; "
-            "store one whole number per picture"
+            f"{path}: the array {names[f'{part}_classes']} does not contain exactly one class per "
+            "picture; store one whole number of 0 or more per picture"
         )
 
 

@@ -120,7 +120,7 @@ def classify(
         return answer.outcome, answer.reason
     phase = f"in phase {ending.phase}"
     if ending.stopped == "timeout":
-        reason = f"over {timeout:g} s, {phase}: raise measure.timeout"
+        reason = f"took longer than {timeout:g} s, {phase}: raise measure.timeout"
         if ending.phase == "compile" and ending.has_eager:
             reason += ", or set compile=eager"
         return "timeout", reason

@@ -84,8 +84,8 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
     point = _with_canonical_parallel(point)
     if point.batch_size % point.replicas:
         reason = f"does not divide batch_size={point.batch_size}"
-        remedy = "choose a batch_size that is a multiple of devices: each gets the same number"
         if point.batch_size % point.devices:
+            remedy = f"set batch_size to a multiple of {point.replicas}"
             raise ConfigError("devices", point.devices, reason, remedy)
         remedy = f"choose a batch_size that is a multiple of hosts x devices = {point.device_count}"
         raise ConfigError("hosts", point.hosts, reason, remedy)
@@ -108,7 +108,7 @@ def _with_canonical_parallel(point: Point) -> Point:
         reason = "is not possible: Keras does not divide a model's layers among devices"
         raise ConfigError("parallel", "pipeline", reason, "set parallel=data or parallel=model")
     if point.parallel == "model" and point.hosts > 1:
-        reason = "is not possible: parallel=model divides the weights among devices of one host"
+        reason = "is not possible with parallel=model, which divides the weights among devices of one host"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1 or parallel=data")
     if point.devices == 1:
         return replace(point, parallel="data")
@@ -168,7 +168,12 @@ def _check_software(point: Point) -> None:
     software = point.software
     if software.python and software.requirements:
         reason = f"cannot be combined with the requirements of software={software.name}"
-        raise ConfigError("software.python", software.python, reason, "give one of them")
+        raise ConfigError(
+            "software.python",
+            software.python,
+            reason,
+            "give either the interpreter or the requirements",
+        )
     if software.python_version and not software.requirements:
         remedy = "give software.requirements too"
         version = software.python_version
@@ -176,7 +181,7 @@ def _check_software(point: Point) -> None:
         raise ConfigError("software.python_version", version, reason, remedy)
     uses_torch_compile = point.framework.name == "torch" and point.compile == "graph"
     if point.framework.compile != "default" and not uses_torch_compile:
-        reason = "is a mode of torch.compile"
+        reason = "is a mode of torch.compile, which this point does not use"
         remedy = "set framework=torch compile=graph, or omit it"
         raise ConfigError("framework.compile", point.framework.compile, reason, remedy)
 
@@ -186,7 +191,12 @@ def _check_protocol(point: Point) -> None:
     measure = point.measure
     if measure.relative_interval is not None and measure.max_processes < measure.processes:
         reason = f"is less than measure.processes={measure.processes}"
-        raise ConfigError("measure.max_processes", measure.max_processes, reason, "raise it")
+        raise ConfigError(
+            "measure.max_processes",
+            measure.max_processes,
+            reason,
+            f"set measure.max_processes={measure.processes} or more",
+        )
     if measure.cache == "cold":
         reason = ""
         if not point.workload.role(PointRules).can_start_cold:
@@ -211,14 +221,23 @@ def _check_hosts(point: Point) -> None:
     key, processes = point.workload.role(PointRules).distributable_processes(point)
     if processes % hosts:
         reason = f"does not divide the {processes} processes of {key}"
-        raise ConfigError("hosts", hosts, reason, "give each host the same number of them")
+        raise ConfigError(
+            "hosts",
+            hosts,
+            reason,
+            f"choose a divisor of {processes}",
+        )
     software = point.software
     if software.name != "current" or software.python:
+        selection = f"software={software.name}"
+        if software.python:
+            selection = f"software.python={software.python}"
         reason = (
-            f"cannot be used with software={software.name}: "
-            "the other hosts run the interpreter of this command"
+            f"cannot be combined with {selection}, "
+            "because the other hosts run the interpreter of this command"
         )
-        raise ConfigError("hosts", hosts, reason, "start this command with that interpreter")
+        remedy = f"omit {selection}, and start this command with the interpreter to measure"
+        raise ConfigError("hosts", hosts, reason, remedy)
 
 
 def _with_canonical_cores(point: Point) -> Platform:
@@ -229,6 +248,6 @@ def _with_canonical_cores(point: Point) -> Platform:
         remedy = "write the smaller number first, as in '0-3'"
         raise ConfigError("platform.cores", text, "does not name a core", remedy)
     if point.devices > 1:
-        reason = f"is for one device, not for devices={point.devices}"
-        raise ConfigError("platform.cores", text, reason, "omit one of them")
+        reason = f"supports only one device, but devices={point.devices}"
+        raise ConfigError("platform.cores", text, reason, "omit platform.cores, or set devices=1")
     return replace(point.platform, cores=core_text(cores))

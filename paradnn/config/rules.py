@@ -52,7 +52,7 @@ class PointRules:
         Raises:
             ConfigError: If all processes of this kind of work must run on one host.
         """
-        reason = "is for training steps and messages (model=channel)"
+        reason = "is possible only for training steps and for messages (model=channel)"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1")
 
 
@@ -66,8 +66,8 @@ def require_time(group: str, min_seconds: float, point: Point) -> None:
     """
     timeout = point.measure.timeout
     if min_seconds >= timeout:
-        reason = f"is not less than measure.timeout={timeout:g}"
-        remedy = "request less, or raise measure.timeout"
+        reason = f"must be less than measure.timeout={timeout:g}"
+        remedy = "lower it, or raise measure.timeout"
         raise ConfigError(f"{group}.min_seconds", min_seconds, reason, remedy)
 
 

@@ -261,7 +261,9 @@ class _Builder:
         texts = itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1)
         overrides = tuple(f"{key}={text}" for text in texts)
         if len(overrides) > MAX_POINTS:
-            raise ConfigError(key, typed, "has too many values", "name fewer")
+            raise ConfigError(
+                key, typed, f"has more than {MAX_POINTS:,} values", "give fewer values"
+            )
         return overrides
 
 
@@ -309,7 +311,12 @@ def _zip_axes(
     names = [key for group in groups for key in group]
     for key in names:
         if names.count(key) > 1:
-            raise ConfigError("sweep.zip", key, "is named twice", "name an axis in one group, once")
+            raise ConfigError(
+                "sweep.zip",
+                key,
+                "is listed more than once",
+                "list each axis once, in a single group",
+            )
     axes_by_grid = [{axis.key: axis for axis in axes} for axes in grids]
     for group in groups:
         if not any(axes.keys() >= set(group) for axes in axes_by_grid):
@@ -321,15 +328,20 @@ def _missing_axis_error(
     axes_by_grid: Sequence[Mapping[str, _Axis]], group: Sequence[str]
 ) -> ConfigError:
     """Return the error for a group of `sweep.zip` of which no grid has all axes."""
-    missing = ",".join(group)
-    for key in group:
-        if not any(key in axes for axes in axes_by_grid):
-            missing = key
-            break
+    missing = next(
+        (key for key in group if not any(key in axes for axes in axes_by_grid)),
+        None,
+    )
+    if missing is None:
+        reason = "are axes of different grids"
+        return ConfigError("sweep.zip", ",".join(group), reason, "list axes of the same grid")
     sweep_axes = dict.fromkeys(
         key for axes in axes_by_grid for key, axis in axes.items() if len(axis.overrides) > 1
     )
-    remedy = f"its axes are {', '.join(sweep_axes)}"
+    if sweep_axes:
+        remedy = f"choose from its axes: {', '.join(sweep_axes)}"
+    else:
+        remedy = "give the sweep axes, such as batch_size=64,128"
     return ConfigError("sweep.zip", missing, "is not an axis of this sweep", remedy)
 
 
@@ -342,8 +354,9 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
         lengths = {key: len(axes[key].overrides) for key in group}
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            reason = f"the axes have different numbers of values: {counts}"
             remedy = "give each the same number of values"
-            raise ConfigError("sweep.zip", ",".join(group), f"{counts} values", remedy)
+            raise ConfigError("sweep.zip", ",".join(group), reason, remedy)
         first, *others = sorted(group, key=list(axes).index)
         dimensions[first] = tuple(axes[key] for key in group)
         for key in others:
@@ -388,7 +401,7 @@ def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
     node: Any = config
     for depth, part in enumerate(parts):
         if not isinstance(node, Mapping):
-            raise ConfigError(key, value, "no such key", "its group has no keys")
+            raise ConfigError(key, value, "no such key, because its group has no keys", "omit it")
         if part not in node:
             group = ".".join(parts[:depth])
             owner = f" of {group}={node['name']}" if group and "name" in node else ""

@@ -118,7 +118,7 @@ def plan_sweep(
         raise invalid[0].error
     read_settings(next(plan.configs()))
     if is_search and settings.sweep.design != "grid":
-        reason = "is not an axis of an adaptive sweep"
+        reason = "is a search, which an adaptive sweep cannot contain"
         raise ConfigError("batch_size", LARGEST, reason, "omit sweep.design")
     families = dict.fromkeys(point.model.name for point in points)
     name = settings.sweep.name or "+".join(families)
@@ -224,8 +224,8 @@ def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
         ConfigError: If the point is invalid, or the search does not support its settings.
     """
     if largest.latency_ms is not None and config.get("mode") != "inference":
-        reason = "single steps are timed only in inference"
-        remedy = "set mode=inference, or largest.step_ms"
+        reason = "limits the time of single steps, which is recorded only in inference"
+        remedy = "set mode=inference, or use largest.step_ms instead"
         raise ConfigError("largest.latency_ms", largest.latency_ms, reason, remedy)
     if largest.of != "batch_size":
         point = read_point(config)  # rejects batch_size=largest
@@ -238,7 +238,10 @@ def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
     if batch_size != LARGEST:
         value = f"{LARGEST},{batch_size}"
         raise ConfigError(
-            "batch_size", value, "sets both a search and a number", "give one of them"
+            "batch_size",
+            value,
+            "combines a search with fixed sizes",
+            "give either largest or numbers",
         )
     devices = config.get("devices", 1) * config.get("hosts", 1)
     return read_point({**config, "batch_size": devices})

@@ -175,7 +175,7 @@ def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
     if kind is WorkloadMessage:
         kind = message_type(name)
     if kind is None:
-        raise _type_error(f"{path}.of", name, "a message of a kind of work")
+        raise _type_error(f"{path}.of", name, "the name of a known message type")
     return _read_fields(kind, content, path)
 
 
@@ -217,12 +217,14 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
     # The version is checked first, because other versions may have different fields.
     if "protocol" in expected and value.get("protocol") != PROTOCOL_VERSION:
         found = _short(value.get("protocol"))
-        raise MessageError(f"{path}.protocol={found}: this side speaks {PROTOCOL_VERSION}")
+        raise MessageError(
+            f"{path}.protocol={found}: this process uses protocol version {PROTOCOL_VERSION}; install the same version of ParaDnn on both sides"
+        )
     for name in (*expected, *value):
         if name not in value:
             raise MessageError(f"{path}.{name} is missing")
         if name not in expected:
-            raise MessageError(f"{path}.{name}={_short(value[name])} is not known")
+            raise MessageError(f"{path}.{name}={_short(value[name])} is an unknown field")
     content = {
         name: _read(field_type, value[name], f"{path}.{name}")
         for name, field_type in expected.items()

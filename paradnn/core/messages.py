@@ -90,10 +90,12 @@ class InputMeasurement:
         step_seconds = [*self.free_step_seconds, *self.fed_step_seconds]
         is_paired = len(self.free_step_seconds) == len(self.fed_step_seconds)
         if not is_paired or not step_seconds or min(step_seconds) <= 0:
-            raise ValueError("step times are missing, not paired, or not positive")
+            raise ValueError(
+                "step times are missing or not positive, or their numbers differ with and without input"
+            )
         if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
             raise ValueError(
-                "measurements of the pipeline alone are missing, or have no examples or time"
+                "measurements of the pipeline alone are missing, or lack examples or a positive time"
             )
 
 
@@ -123,7 +125,9 @@ class References:
     def __post_init__(self) -> None:
         durations = self.seconds.values()
         if not all(_MIN_KERNEL_SECONDS <= seconds < _MAX_SECONDS for seconds in durations):
-            raise ValueError(f"a reference kernel took no plausible time: {self.seconds}")
+            raise ValueError(
+                f"the time of a reference kernel is implausible (seconds: {self.seconds})"
+            )
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ class Timing:
     def __post_init__(self) -> None:
         took_time = all(_MIN_BLOCK_SECONDS <= block < _MAX_SECONDS for block in self.blocks)
         if self.steps_per_block < 1 or not self.blocks or not took_time:
-            raise ValueError("blocks are missing, or a block took no plausible time")
+            raise ValueError("blocks are missing, or the time of a block is implausible")
 
     @property
     def step_times(self) -> list[float]:

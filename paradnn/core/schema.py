@@ -282,7 +282,7 @@ def _read_integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int
     if length is not None and len(value) not in (length, other_length):
         alternative = f", {other_length}" if other_length else ""
         example = ",".join(str(number) for number in (3, 4, 6, 3)[:length])
-        reason = f"expects one number{alternative} or {length}"
+        reason = f"expects 1{alternative} or {length} numbers"
         raise ConfigError(key, list(value), reason, f"write for example {key}=[{example}]")
     return tuple(_read_integer(entry, bounds, key) for entry in value)
 
@@ -294,7 +294,7 @@ def _read_groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
         groups = [groups]
     if not all(isinstance(group, (list, tuple)) for group in groups):
         remedy = f"write for example {key}=[[a,b],[c,d]]"
-        raise ConfigError(key, value, "expects a list of keys, or several", remedy)
+        raise ConfigError(key, value, "expects a list of keys, or a list of such lists", remedy)
     return tuple(tuple(as_text(entry, {}, key) for entry in group) for group in groups)
 
 
@@ -305,6 +305,6 @@ def _read_strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, 
     prefixes = tuple(bounds.get("prefixes", ()))
     for name, entry in value.items():
         if not str(name).startswith(prefixes):
-            remedy = f"allowed are names that begin with {', '.join(prefixes)}"
+            remedy = f"use a name that begins with one of {', '.join(prefixes)}"
             raise ConfigError(f"{key}.{name}", entry, "is not a variable of a framework", remedy)
     return {str(name): str(entry) for name, entry in value.items()}

@@ -68,7 +68,7 @@ class DividedHeads(Model):
                 "model.width",
                 self.width,
                 f"is not a multiple of model.heads={self.heads}",
-                f"write for example {nearest}, or choose heads that divide it",
+                f"write for example {nearest}, or choose a value of model.heads that divides {self.width}",
             )
 
 

@@ -245,7 +245,7 @@ class SparseGemm(Kernel):
             flops=2 * self.m * self.n * self.k,
         )
         if not self.stored_elements:
-            reason = f"leaves no element of {self.m * self.k:,}"
+            reason = f"makes all elements of the {self.m:,} x {self.k:,} matrix zero"
             raise ConfigError("model.density", self.density, reason, "choose a larger value")
 
     @property
@@ -744,7 +744,10 @@ def check_flops(key: str, value: int, *, others: str, flops: int) -> None:
         flops: FLOPs of the operation.
     """
     if flops >= 2**63:
-        reason = f"makes {flops:.3g} FLOP with {others}, more than 64 bits can count"
+        reason = (
+            f"makes the operation need {flops:.3g} FLOP with {others}, "
+            "but at most 2^63 - 1 are supported"
+        )
         raise ConfigError(key, value, reason, "choose smaller sizes")
 
 

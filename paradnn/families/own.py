@@ -303,7 +303,7 @@ def _parameters(content: bytes, function: str, build: str) -> dict[str, _Paramet
             "model.build",
             build,
             f"the file has no function {function}",
-            f"functions in it: {names}",
+            f"choose one of its functions: {names}",
         )
     definition: Any = definitions[function]
     if isinstance(definition, ast.ClassDef):
@@ -336,8 +336,8 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Para
     if hasattr(UserModel, entry.arg):
         raise ConfigError(
             key,
-            "",
-            f"{function} has a parameter with this name, which ParaDnn reserves",
+            ast.unparse(entry),
+            f"is a parameter of {function} whose name ParaDnn reserves",
             "rename the parameter",
         )
     value: Any = _REQUIRED
@@ -588,7 +588,10 @@ class _Package(ExternalModel):
         """
         if "pretrained" in keys:
             raise ConfigError(
-                "model.pretrained", keys["pretrained"], "weights are random", "omit it"
+                "model.pretrained",
+                keys["pretrained"],
+                "is not supported, because ParaDnn draws random weights",
+                "omit it",
             )
         for key, value in keys.items():
             if key in cls.__dataclass_fields__:

@@ -278,7 +278,9 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
             f"exit code {done.returncode}",
         ]
         last = output[-2:][0][:200]
-        raise WorkerError(f"software.python={python}: cannot report its packages: {last}") from None
+        raise WorkerError(
+            f"software.python={python}: cannot report its packages ({last}); check that it is a working Python interpreter"
+        ) from None
 
 
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:

@@ -277,7 +277,9 @@ def _describe(python: Path) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         description: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise WorkerError(f"{python} cannot report its packages ({type(error).__name__})") from None
+        raise WorkerError(
+            f"the interpreter {python} cannot report its packages ({type(error).__name__}); check that it runs"
+        ) from None
     return description
 
 
@@ -293,8 +295,9 @@ def named_stack(name: str) -> Stack:
     """
     if name not in (names := option_names("software")):
         raise ConfigError("software", name, "no such option", f"choose one of {', '.join(names)}")
-    stack = Stack.of(read(Software, option_content("software", name), "software"))
+    stack = _stack_of_option(name)
     if stack is None:
+        installable = [option for option in names if _stack_of_option(option)]
         raise ConfigError(
             "software",
             name,
@@ -302,6 +305,11 @@ def named_stack(name: str) -> Stack:
             "python -m paradnn.stacks list shows the stacks",
         )
     return stack
+
+
+def _stack_of_option(name: str) -> Stack | None:
+    """Return the stack of conf/software/NAME.yaml; None if the option has no requirements."""
+    return Stack.of(read(Software, option_content("software", name), "software"))
 
 
 def list_stacks() -> Iterator[str]:
@@ -379,7 +387,9 @@ def _run(command: Sequence[str], lock: int) -> None:
     try:
         output, _ = process.communicate(timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise WorkerError(f"uv: exceeded its limit of {_TIMEOUT / 60:.0f} minutes") from None
+        raise WorkerError(
+            f"uv did not finish within {_TIMEOUT / 60:.0f} minutes; check the network, and try again"
+        ) from None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

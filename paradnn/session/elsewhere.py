@@ -51,9 +51,12 @@ def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> i
         framework = point.framework.name
         if not FRAMEWORKS[framework].is_engine or mode != ("step", "inference"):
             reason = (
-                f"an engine alone cannot measure a {point.workload.unit} of framework={framework}"
+                "supports only forward passes of inference engines, "
+                f"not a {point.workload.unit} of framework={framework}"
             )
-            raise ConfigError("elsewhere", name, reason, "choose an engine, and set mode=inference")
+            engines = [key for key, entry in FRAMEWORKS.items() if entry.is_engine]
+            remedy = f"set mode=inference, and framework to one of {', '.join(engines)}"
+            raise ConfigError("elsewhere", name, reason, remedy)
     folder = Path(name).expanduser().absolute()
     if folder.exists() and not (folder / "run.py").exists() and any(folder.iterdir()):
         raise ConfigError("elsewhere", name, "is a folder with other files", "name a new folder")

@@ -166,7 +166,7 @@ def _server_addresses(environ: Mapping[str, str]) -> list[str]:
             raise ConfigError(HOSTS, given, f"{address!r} is not HOST:PORT", remedy)
     if addresses and not environ.get(KEY):
         raise ConfigError(
-            KEY, "", f"must be set with {HOSTS}", "set it to the value that the servers use"
+            KEY, "", f"is required if {HOSTS} is set", "set it to the value that the servers use"
         )
     return addresses
 

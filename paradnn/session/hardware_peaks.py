@@ -318,7 +318,7 @@ class CeilingsKeeper:
             identity, name, run_tags("ceilings", identity, environment), again=again
         )
         if claim is None:
-            problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
+            problem = f"another driver has been measuring the ceilings for over {_TIMEOUT:.0f} s"
             self._say(f"no ceilings: {problem}; no utilization is reported")
             return None
         if isinstance(claim, Finished):

@@ -128,7 +128,7 @@ def regress(
     """
     values = np.asarray(values, dtype="float64")
     if len(values) < 2:
-        raise InsufficientData("there is one point")
+        raise InsufficientData("a regression needs at least two points")
     if np.ptp(values) <= _CONSTANT * np.abs(values).max():
         raise InsufficientData(f"the metric is the same in all {len(values)} rows")
     standardized = _standardize(design.astype("float64"))
@@ -417,7 +417,8 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
     needed = _ROWS_PER_COEFFICIENT * (terms + 1)
     if count < needed:
         raise InsufficientData(
-            f"{counted(count, 'point')} for {counted(terms, 'term')}, at least {needed} are needed"
+            f"a regression with {counted(terms, 'term')} needs at least {needed} points, "
+            f"but has only {count}"
         )
     return _Standardized(scores, values.std()[scores.columns], constant, collinear)
 

@@ -20,7 +20,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from paradnn.core.errors import InsufficientData
-from paradnn.core.words import counted
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
@@ -153,7 +152,9 @@ def fit_transfers(
     x = means.index.to_numpy(dtype=float)
     y = np.exp(means.to_numpy())
     if len(x) < MIN_SIZES:
-        raise InsufficientData(f"{counted(len(x), 'message size')}; a fit needs {MIN_SIZES}")
+        raise InsufficientData(
+            f"a fit needs at least {MIN_SIZES} message sizes, but the runs have only {len(x)}"
+        )
     shared = _session_variance(runs)
     edges = _edges(x)
 

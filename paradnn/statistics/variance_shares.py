@@ -79,7 +79,7 @@ def variance_shares(
         )
     if count < 3 * (terms + 1):
         raise InsufficientData(
-            f"{count} points for shares of {terms} terms, at least {3 * (terms + 1)} are needed"
+            f"shares of {terms} terms need at least {3 * (terms + 1)} points, but there are only {count}"
         )
     data = np.column_stack([_standardize(columns), _standardize(values[:, None])])
     estimates = _statistics(data, np.ones((1, count)), owners, names)[0][: len(names)]

@@ -213,7 +213,7 @@ def _row(path: Path, line: bytes) -> Row:
     for key, text in (*entry.params.items(), *entry.tags.items()):
         if len(text) > _MAX_TEXT_CHARS or len(key) > _MAX_TEXT_CHARS:
             raise ValueError(
-                f"{key[:80]} has {len(text):,} characters, at most {_MAX_TEXT_CHARS:,} are read"
+                f"{key[:80]} has {len(text):,} characters, but at most {_MAX_TEXT_CHARS:,} are allowed"
             )
     entry.artifact_uri = f"{BUNDLE}:{path}#{entry.run_id}"
     return Row(
@@ -253,9 +253,11 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         unpacked = sum(member.file_size for member in file.infolist())
         max_bytes = min(_MAX_BYTES, _MAX_RATIO * size + _FREE_BYTES)
         if files > _MAX_FILES or unpacked > max_bytes:
-            contents = f"{files:,} files of {unpacked:,} bytes in an archive of {size:,} bytes"
-            limit = f"at most {_MAX_FILES:,} files of {max_bytes:,} bytes are read"
-            raise DataError(f"{path}: {contents}; {limit}; do not trust this file")
+            contents = (
+                f"contains {files:,} files of {unpacked:,} bytes in an archive of {size:,} bytes"
+            )
+            limit = f"but at most {_MAX_FILES:,} files of {max_bytes:,} bytes are read"
+            raise DataError(f"{path}: {contents}, {limit}; do not trust this file")
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
         format_tag = manifest.get("format")
         version = manifest.get("schema_version")
@@ -264,12 +266,12 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         else:
             sums = {}
     except _DAMAGE_ERRORS:
-        raise DataError(f"{path}: not a bundle of results, or a damaged one") from None
+        raise DataError(f"{path}: is not a bundle of results, or is damaged") from None
     if format_tag != FORMAT:
-        problem = f"format {format_tag!r}, this version reads {FORMAT!r}"
+        problem = f"has the format {format_tag!r}, but this release reads {FORMAT!r}"
         raise DataError(f"{path}: {problem}; use the release that wrote the bundle")
     if version != SCHEMA_VERSION:
-        problem = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
+        problem = f"has schema_version={version}, but this release reads {SCHEMA_VERSION}"
         raise SchemaError(f"{path}: {problem}; use the release that wrote the bundle")
     runs: dict[str, list[str]] = {}
     for name in sums:
@@ -297,6 +299,8 @@ def _read_pieces(path: Path, member: str) -> Iterator[bytes]:
                 digest.update(piece)
                 yield piece
     except (*_DAMAGE_ERRORS, EOFError):
-        raise DataError(f"{path}: {member} is damaged") from None
+        raise DataError(f"{path}: {member} is damaged; copy the bundle again") from None
     if digest.hexdigest() != sums.get(member):
-        raise DataError(f"{path}: {member} is damaged, its checksum does not match")
+        raise DataError(
+            f"{path}: {member} is damaged: its checksum does not match; copy the bundle again"
+        )

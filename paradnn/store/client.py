@@ -151,8 +151,8 @@ def require_usable(address: StoreAddress, name: str, stage: str, location: str) 
     """
     if stage != "active":
         raise StoreError(
-            f"{address.public}: experiment {name} was deleted there; "
-            "restore it or name another experiment"
+            f"{address.public}: experiment {name} was deleted from this store; "
+            "restore it, or give a different experiment"
         )
     if address.is_sql and location.startswith("mlflow-artifacts:"):
         raise StoreError(
@@ -231,7 +231,7 @@ def _store_error(where: str, error: BaseException) -> StoreError:
     text = one_line_of(error)
     if status == 401:
         return StoreRefusalError(
-            f"{where}: not logged in, or a wrong user or password (HTTP 401); {_CREDENTIALS}"
+            f"{where}: the login is missing or wrong (HTTP 401); {_CREDENTIALS}"
         )
     if status == 403:
         if "Invalid Host" in text:

@@ -546,21 +546,21 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise DataError(
-                f"{path}: not a result file, which has at most {_MAX_FILE_BYTES:,} bytes"
+                f"{path}: is larger than {_MAX_FILE_BYTES:,} bytes, the maximum size of a result file"
             )
         outer = read_json(path.read_text())
         body = outer["body"]
         if hashlib.sha256(body.encode()).hexdigest() != outer["sha256"]:
-            raise DataError(f"{path}: damaged, its checksum does not match")
+            raise DataError(f"{path}: is damaged: its checksum does not match")
         content: dict[str, Any] = read_json(body)
         format_tag = content.get("format")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path}: not a result file, or a damaged one ({type(error).__name__})"
+            f"{path}: is not a result file, or is damaged ({type(error).__name__})"
         ) from None
     if format_tag != FORMAT:
         raise DataError(
-            f"{path}: format {str(format_tag)[:80]!r}, this version reads {FORMAT!r}; "
+            f"{path}: has the format {str(format_tag)[:80]!r}, but this release reads {FORMAT!r}; "
             "use the release that wrote the file"
         )
     return content
@@ -611,7 +611,7 @@ def _checked(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}; "
+            f"{path}: has schema_version={str(version)[:80]}, but this release reads {SCHEMA_VERSION}; "
             "use the release that wrote the file"
         )
     sweep = content.get("sweep")

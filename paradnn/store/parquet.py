@@ -136,7 +136,7 @@ def _locked(folder: Path) -> Iterator[None]:
     marker = folder / MARKER
     other_files = [path.name for path in folder.iterdir() if path.name not in (MARKER, _LOCK)]
     if other_files and not marker.is_file():
-        problem = f"holds other files, such as {min(other_files)}"
+        problem = f"contains other files, such as {min(other_files)}"
         raise ConfigError("--parquet", str(folder), problem, "give a new or an empty folder")
     with (folder / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -157,10 +157,10 @@ def _check_marker(folder: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{folder}: {MARKER} is damaged") from None
     if format_tag != FORMAT:
-        problem = f"format {format_tag!r}, this version reads {FORMAT!r}"
+        problem = f"has the format {format_tag!r}, but this release reads {FORMAT!r}"
         raise DataError(f"{folder}: {problem}; use the release that wrote the store")
     if version != SCHEMA_VERSION:
-        problem = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
+        problem = f"has schema_version={version}, but this release reads {SCHEMA_VERSION}"
         raise SchemaError(f"{folder}: {problem}; use the release that wrote the store")
 
 

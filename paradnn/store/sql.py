@@ -150,7 +150,7 @@ class SqlReader:
         """
         if not self._columns:
             raise NoStoreError(
-                f"{self._address.public} holds no MLflow tables; give the database of a tracking "
+                f"{self._address.public} has no MLflow tables; give the database of a tracking "
                 "store"
             )
         wanted = [f"{table}.{column}" for table, columns in TABLES.items() for column in columns]

@@ -284,11 +284,11 @@ class Tracker(Journal):
     def _no_space_error(self, lost_result: str = "") -> StoreError:
         detail = ""
         if lost_result:
-            detail = f": {lost_result} is lost"
+            detail = f", so {lost_result} is lost"
         return StoreError(
             f"neither {self._store.where} nor {self.folder} accepts results{detail}; "
-            f"{counted(len(self._pending_files), 'result')} in files. "
-            "Free some space; the same command then continues"
+            f"{counted(len(self._pending_files), 'result')} in files "
+            "Free some space, then repeat the command to continue"
         )
 
     def _try_store(self, claim: Claim, write: Callable[[], None]) -> None:

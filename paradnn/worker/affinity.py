@@ -31,13 +31,15 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     if text is None:
         return platform
     if not hasattr(os, "sched_setaffinity"):
-        raise UnavailableError(f"platform.cores={text}: this system cannot pin processes to cores")
+        raise UnavailableError(
+            f"platform.cores={text}: this system cannot pin processes to cores; omit platform.cores"
+        )
     cores = core_list(text)
     allowed = os.sched_getaffinity(0)
     forbidden = sorted(set(cores) - allowed)
     if forbidden:
         reason = f"core {forbidden[0]} is outside this process's affinity mask"
-        raise UnavailableError(f"platform.cores={text}: {reason} {core_text(allowed)}")
+        raise UnavailableError(f"platform.cores={text}: {reason}; choose from {core_text(allowed)}")
     os.sched_setaffinity(0, cores)
     return {**platform, "threads": platform["threads"] or len(cores)}
 

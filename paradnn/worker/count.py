@@ -44,7 +44,7 @@ def count_products(request: dict[str, Any]) -> dict[str, Any]:
     workload, step = prepare_step(point, framework)
     if not callable(workload.model):
         raise UnavailableError(
-            "the products of an ONNX file cannot be counted: "
+            "the matrix products of an ONNX file cannot be counted: "
             "specify the model from which the file was exported"
         )
     products = [

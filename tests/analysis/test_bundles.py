@@ -151,7 +151,7 @@ def test_damaged_bundles_are_not_logged(
         )
 
     torn = tmp_path / "torn.zip"
-    not_a_bundle = "not a bundle of results, or a damaged one"
+    not_a_bundle = "is not a bundle of results, or is damaged"
     torn.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 2])
     longer = altered_copy(
         bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json")
@@ -162,13 +162,13 @@ def test_damaged_bundles_are_not_logged(
     cases = {
         torn: not_a_bundle,
         empty: not_a_bundle,
-        longer: "is damaged, its",
+        longer: "is damaged: its checksum",
         altered_copy(
             bundle, tmp_path / "b.zip", manifest(schema_version="9")
-        ): "schema_version=9, this version reads 1",
+        ): "has schema_version=9, but this release reads 1",
         altered_copy(
             bundle, tmp_path / "c.zip", manifest(format="x")
-        ): f"format 'x', this version reads '{FORMAT}'",
+        ): f"has the format 'x', but this release reads '{FORMAT}'",
         altered_copy(
             bundle, tmp_path / "d.zip", manifest(sha256={"artifacts/../../x": ""})
         ): "would be written outside its",
@@ -184,7 +184,7 @@ def test_damaged_bundles_are_not_logged(
         assert message in error
         assert len(error.splitlines()) == 1
 
-    with pytest.raises(ParadnnError, match="not a bundle of results, or a damaged one"):
+    with pytest.raises(ParadnnError, match="is not a bundle of results, or is damaged"):
         load(str(torn))
     with pytest.raises(ParadnnError, match="no such experiment"):
         load(blank)

@@ -315,7 +315,7 @@ def test_a_killed_export_leaves_complete_files_and_can_be_repeated(
 def test_a_folder_with_other_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
 
-    with pytest.raises(ConfigError, match="holds other files, such as notes"):
+    with pytest.raises(ConfigError, match="contains other files, such as notes"):
         append_runs(tmp_path, Records.of([row(1)]))
 
     assert os.listdir(tmp_path) == ["notes.txt"]

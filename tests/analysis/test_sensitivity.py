@@ -166,7 +166,10 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
 
     omission = "runs without a measurement are omitted (50 oom_"
     assert f"fc on Test GPU: flops_utilization over 150 points; {omission}" in result.text()
-    assert "lstm on Test CPU: 5 points for 3 terms, at least 8 are needed: no fit." in result.text()
+    assert (
+        "lstm on Test CPU: a regression with 3 terms needs at least 8 points, but has only 5: no fit."
+        in result.text()
+    )
 
 
 def test_only_logarithmic_terms_have_an_effect_per_doubling() -> None:

@@ -162,7 +162,7 @@ def test_other_databases_are_rejected_and_not_changed(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE mine (x INTEGER)")
     connection.close()
 
-    with pytest.raises(StoreError, match="holds no MLflow tables"):
+    with pytest.raises(StoreError, match="has no MLflow tables"):
         load(f"sqlite:///{path}")
 
     path.write_text("not a database at all, but long enough to be looked at as if it were one" * 20)

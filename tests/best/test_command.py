@@ -169,7 +169,7 @@ TWO_CANDIDATES = "model=fc compile=graph,xla"
         ),
         pytest.param(
             f"{TWO_CANDIDATES} --for cost",
-            "--for=cost: no price is known; add --price",
+            "--for=cost: needs a price, but none is known; add --price",
             id="no price",
         ),
         pytest.param(
@@ -182,7 +182,7 @@ TWO_CANDIDATES = "model=fc compile=graph,xla"
         ),
         pytest.param(
             f"{TWO_CANDIDATES} --p99 20ms",
-            "--p99=20ms: single steps are timed only in inference; add mode=inference",
+            "--p99=20ms: limits the time of single steps, which is recorded only in inference; add mode=inference",
             id="p99 of a training",
         ),
         pytest.param(

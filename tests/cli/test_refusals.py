@@ -88,7 +88,10 @@ REJECTED = [
     ("ceilings nothing=1", "nothing=1"),
     ("ceilings compile=fast", "compile=fast"),
     ("ceilings -m platform.threads=1,2", ""),
-    ("ceilings experiment=quick", "experiment=quick: is a sweep; run one command per platform"),
+    (
+        "ceilings experiment=quick",
+        "experiment=quick: is a sweep, but ceilings are measured for a single platform",
+    ),
     ("train nodes=64", "nodes=64: no such key; did you mean model.nodes?"),
     ("train resume=again", "resume=again: no such choice; choose one of true, false, retry"),
     ("train model.nodez=1", "model.nodez=1: no such key; did you mean model.nodes?"),
@@ -154,7 +157,10 @@ REJECTED = [
     ("train model=glob(r*)", "model=glob(r*): several values are a sweep; add -m"),
     ("train -m model=glob(zzz*)", "model=glob(zzz*): matches no option; choose among "),
     ("train -m experiment=glob(*)", "experiment=candle,"),
-    ("train -m hydra/sweeper=optuna", "hydra/sweeper=optuna: is not a sweeper of ParaDnn"),
+    (
+        "train -m hydra/sweeper=optuna",
+        "hydra/sweeper=optuna: is not a sweeper that ParaDnn supports",
+    ),
     ("train -m hydra.sweeper.params=x", "hydra.sweeper.params=x: is not a mapping of axes"),
     (
         "train batch_size=64, 128",
@@ -184,7 +190,10 @@ REJECTED = [
         "train measure.processes=8 measure.max_processes=4 measure.relative_interval=0.02",
         "measure.max_processes=4:",
     ),
-    ("train -m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
+    (
+        "train -m experiment=quick,paper_fc",
+        "experiment=quick,paper_fc: only one experiment can run",
+    ),
     (
         "train -m sweep.points=9",
         (
@@ -205,11 +214,11 @@ REJECTED = [
     ("train sweep.design=adaptive", "sweep.design=adaptive: describes a sweep; add -m"),
     (
         "train -m batch_size=largest,64",
-        "batch_size=largest,64: sets both a search and a number; give one of them",
+        "batch_size=largest,64: combines a search with fixed sizes; give either",
     ),
     (
         "train -m batch_size=largest sweep.design=adaptive",
-        "batch_size=largest: is not an axis of an adaptive sweep",
+        "batch_size=largest: is a search, which an adaptive sweep cannot contain",
     ),
     ("train batch_size=large", "batch_size=large: expects a whole number"),
     ("train batch_size=largest largest.step_ms=-1", "largest.step_ms=-1.0: must be at least"),
@@ -256,8 +265,8 @@ REJECTED = [
     (
         "train elsewhere=/etc",
         (
-            "elsewhere=/etc: an engine alone cannot measure a training step of "
-            "framework=tensorflow; choose an"
+            "elsewhere=/etc: supports only forward passes of inference engines, not a training "
+            "step of framework=tensorflow; set mode=inference, and framework to one of "
         ),
     ),
     (
@@ -267,35 +276,42 @@ REJECTED = [
     ("train learn.target=0.9", "learn.target=0.9: is a key of task=learn; add task=learn"),
     (
         "train -m model.nodes=32,64 batch_size=1,2,3 sweep.zip=[model.nodes,batch_size]",
-        ("sweep.zip=model.nodes,batch_size: model.nodes has 2, batch_size has 3 values; give"),
+        (
+            "sweep.zip=model.nodes,batch_size: the axes have different numbers of values: "
+            "model.nodes has 2, batch_size has 3; give"
+        ),
     ),
     (
         "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=[model.nodes,seed]",
-        ("sweep.zip=seed: is not an axis of this sweep; its axes are model.nodes, batch_size"),
+        (
+            "sweep.zip=seed: is not an axis of this sweep; choose from its axes: model.nodes, batch_size"
+        ),
     ),
     (
         "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=[seed,replicate]",
-        ("sweep.zip=seed: is not an axis of this sweep; its axes are model.nodes, batch_size"),
+        (
+            "sweep.zip=seed: is not an axis of this sweep; choose from its axes: model.nodes, batch_size"
+        ),
     ),
     (
         (
             "train -m model.nodes=32,64 batch_size=1,2 "
             "sweep.zip=[[model.nodes,batch_size],[batch_size,seed]]"
         ),
-        "sweep.zip=batch_size: is named twice",
+        "sweep.zip=batch_size: is listed more than once; list each axis once",
     ),
     (
         "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=[model.nodes,8]",
-        "sweep.zip=['model.nodes', 8]: expects a list of keys, or several",
+        "sweep.zip=['model.nodes', 8]: expects a list of keys, or a list of such lists",
     ),
     (
         "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=model.nodes",
-        "sweep.zip=model.nodes: expects a list of keys, or several",
+        "sweep.zip=model.nodes: expects a list of keys, or a list of such lists",
     ),
     ("train -m 'batch_size=interval(1,9)'", "batch_size=interval(1,9): is a continuous range"),
     (
         "train -m 'batch_size=range(1,20000000)'",
-        "batch_size=range(1,20000000): has too many values",
+        "batch_size=range(1,20000000): has more than 1,000,000 values",
     ),
     (
         "train -m 'batch_size=range(1,2000)' 'model.nodes=range(1,2000)'",
@@ -356,7 +372,7 @@ TPU_POINT = Point(FullyConnected(), platform=Platform("tpu"))
         pytest.param(
             "10.0.0.2:5000",
             "",
-            "PARADNN_HOSTS_KEY='': must be set with PARADNN_HOSTS; set it to the value",
+            "PARADNN_HOSTS_KEY='': is required if PARADNN_HOSTS is set; set it to the value",
             id="no key",
         ),
         pytest.param(

@@ -294,7 +294,7 @@ def test_wrong_credentials_print_one_line_and_exit_with_code_2(protected: Protec
         assert done.returncode == 2, done.stderr
         [line] = done.stderr.splitlines()
         assert line.startswith(
-            f"error: tracking.uri={protected.server.uri}: not logged in, or a wrong user or password"
+            f"error: tracking.uri={protected.server.uri}: the login is missing or wrong"
         )
         assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in line
         assert done.stdout == ""

@@ -118,15 +118,17 @@ COMPARE_ERRORS = {
     "--metric cpu a.py:f a.py:g": "--metric=cpu: applies to commands, not to functions",
     "--prepare x a.py:f a.py:g": "--prepare=x: applies to commands, not to functions",
     "--prepare x compile=xla compile=graph": "--prepare=x: applies only to commands",
-    "--lower compile=xla compile=graph": "--lower=false: applies only to commands",
-    "--null --commits a b -- true": "compares one side with itself",
+    "--lower compile=xla compile=graph": "--lower=true: applies only to commands",
+    "--null --commits a b -- true": "options=--commits --null: --commits compares two commits, but",
     "compile=xla 'compile=graph compile=eager'": (
         "side=compile=graph compile=eager: sets compile twice; give it one"
     ),
     "compile=xla compile=xla": (
         "sides=compile=xla: both sides are equal; give two different sides, or add --null"
     ),
-    "--null compile=xla compile=graph": "--null=compile=xla, compile=graph: the sides differ",
+    "--null compile=xla compile=graph": (
+        "--null=compile=xla, compile=graph: compares one side with itself, but the sides differ"
+    ),
     "compile=xla": "two sides are needed",
     "compile=xla fast": "sides=compile=xla: one side is a setting, the other a command",
     "compile=xla compile=graph batch_size=4 fast": "override=fast: is not an override",
@@ -152,7 +154,7 @@ COMPARE_ERRORS = {
         "tracking=offline: cannot differ by side; write it after both sides"
     ),
     "compile=xla compile=graph --rounds 4": "--rounds=4: must be at least 5",
-    "compile=xla compile=graph --most 6 --rounds 7": "--most=6: is less than --rounds=7; raise it",
+    "compile=xla compile=graph --most 6 --rounds 7": "--most=6: is less than --rounds=7; raise --most, or lower --rounds",
     "compile=xla compile=graph --within 2": "--within=2: must be a share from 0.01% to 100%",
     "compile=xla compile=graph --equivalence nan": "--equivalence=nan: must be a share",
     "compile=xla compile=graph --minutes 0": "--minutes=0: must be positive",

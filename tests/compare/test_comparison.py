@@ -305,7 +305,10 @@ def test_sides_that_do_not_pair_are_rejected() -> None:
         pairs_of([GRAPH], [GRAPH], null=False)
     with pytest.raises(ConfigError, match="different numbers of points, 1 and 2"):
         pairs_of([GRAPH], [xla, replace(xla, batch_size=8)], null=False)
-    with pytest.raises(ConfigError, match="batch_size=8: is paired with 16 of the other side"):
+    with pytest.raises(
+        ConfigError,
+        match="batch_size=8: is an axis of the sweep, but the other side has batch_size=16",
+    ):
         pairs_of(
             [replace(GRAPH, batch_size=size) for size in (8, 16)],
             [replace(xla, batch_size=16)] * 2,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.compare import __main__ as command
-from paradnn.compare import gate
+from paradnn.compare import gate, trace_opens
 from tests.compare.conftest import Call, Outcome, commit, git
 
 FAST = "def work(): return 100\n"
@@ -72,7 +72,7 @@ def run_gate(call: Call, *words: str) -> Outcome:
 def assert_rejected(outcome: Outcome, reason: str) -> None:
     assert outcome.code == 2, outcome.output
     assert reason in outcome.errors
-    assert "give each side a separate environment: --setup" in outcome.errors
+    assert "give each side its own environment: --setup" in outcome.errors
 
 
 def test_an_editable_install_is_rejected(project: Path, call: Call) -> None:
@@ -288,3 +288,10 @@ def test_data_that_both_sides_read_may_be_shared(project: Path, call: Call) -> N
     outcome = run_gate(call, "--", f"DATA={project}/data/input.bin python3 bench.py")
 
     assert outcome.code == 1, outcome.errors
+
+
+def test_a_trace_names_an_unsupported_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_opens.platform, "machine", lambda: "riscv64")
+
+    with pytest.raises(OSError, match="on riscv64 processors, but only on x86_64 and aarch64"):
+        trace_opens.trace(["true"])

@@ -71,7 +71,7 @@ REJECTED = {
         ),
         ("model=fc model.nods=3", "model.nods=3: no such key; did you mean nodes?"),
         ("model=foo", "model.name=foo: no such family; choose one of fc, residual"),
-        ("model=residual model.blocks=[1,2]", "model.blocks=[1, 2]: expects one number, 3 or 4"),
+        ("model=residual model.blocks=[1,2]", "model.blocks=[1, 2]: expects 1, 3 or 4 numbers"),
         (
             "model=gpt model.width=100 model.heads=12",
             "model.width=100: is not a multiple of model.heads=12; write for",
@@ -86,7 +86,7 @@ REJECTED = {
         ),
         (
             "model=fc framework.compile=max-autotune",
-            "framework.compile=max-autotune: is a mode of torch.compile; set",
+            "framework.compile=max-autotune: is a mode of torch.compile, which this point does not use; set",
         ),
         (
             "model=fc framework.compile=most",
@@ -110,7 +110,7 @@ REJECTED = {
         ("model=fc seed=2147483648", "seed=2147483648: must be at most 2147483647"),
         (
             "model=fc batch_size=4 devices=3",
-            "devices=3: does not divide batch_size=4; choose a batch_size that is",
+            "devices=3: does not divide batch_size=4; set batch_size to a multiple of 3",
         ),
         (
             "model=fc batch_size=6 devices=2 hosts=2",
@@ -128,7 +128,7 @@ REJECTED = {
         ),
         (
             "model=fc devices=2 hosts=2 parallel=model",
-            "hosts=2: is not possible: parallel=model divides the weights among "
+            "hosts=2: is not possible with parallel=model, which divides the weights among "
             "devices of one host; set hosts=1 or parallel=data",
         ),
         (
@@ -178,7 +178,7 @@ REJECTED = {
         ("model=fc platform.cores=-1", "platform.cores=-1: must be at least 0"),
         (
             "model=fc platform.cores=0-1 devices=2 batch_size=4",
-            "platform.cores=0-1: is for one device, not for devices=2; omit one",
+            "platform.cores=0-1: supports only one device, but devices=2; omit platform.cores",
         ),
         (
             "model=fc 'software.requirements=[--index-url=http://127.0.0.1]'",
@@ -199,7 +199,7 @@ REJECTED = {
             "model=fc software.requirements=[keras==3] software.python=/bin/py",
             (
                 "software.python=/bin/py: cannot be combined with the requirements of "
-                "software=current; give one of them"
+                "software=current; give either the interpreter or the requirements"
             ),
         ),
         (
@@ -272,8 +272,8 @@ REJECTED = {
         (
             "endpoint.min_seconds=900",
             (
-                "endpoint.min_seconds=900.0: is not less than measure.timeout=600; request "
-                "less, or raise measure.timeout"
+                "endpoint.min_seconds=900.0: must be less than measure.timeout=600; lower it, "
+                "or raise measure.timeout"
             ),
         ),
     ],
@@ -300,12 +300,12 @@ REJECTED = {
         ("model=gemm model.n=2147483648", "model.n=2147483648: must be at most 2147483647"),
         (
             "model=gemm model.m=1073741824 model.n=1073741824 model.k=4",
-            "model.m=1073741824: makes 9.22e+18 FLOP with",
+            "model.m=1073741824: makes the operation need 9.22e+18 FLOP with",
         ),
         ("model=conv2d model.stride=0", "model.stride=0: must be at least 1"),
         (
             "model=conv2d model.kernel=[1,2,3]",
-            "model.kernel=[1, 2, 3]: expects one number or 2; write for example",
+            "model.kernel=[1, 2, 3]: expects 1 or 2 numbers; write for example",
         ),
         (
             "model=conv2d model.width=4 model.kernel=[3,7]",
@@ -318,7 +318,7 @@ REJECTED = {
         ("model=sparse_gemm model.density=-0.1", "model.density=-0.1: must be at least 0.0"),
         (
             "model=sparse_gemm model.density=0.0",
-            "model.density=0.0: leaves no element of 19,660,800",
+            "model.density=0.0: makes all elements of the ",
         ),
     ],
     CHANNEL: [
@@ -329,7 +329,7 @@ REJECTED = {
         ),
         (
             "model.transport=gloo model.bytes=1023",
-            "model.bytes=1023: model.transport=gloo sends one float32 tensor",
+            "model.bytes=1023: model.transport=gloo sends float32 numbers of 4 bytes each",
         ),
         ("model.bytes=0", "model.bytes=0: must be at least 1"),
         (
@@ -353,10 +353,7 @@ REJECTED = {
         ),
         (
             "hosts=3",
-            (
-                "hosts=3: does not divide the 2 processes of model=channel; give each host the "
-                "same number of them"
-            ),
+            ("hosts=3: does not divide the 2 processes of model=channel; choose a divisor of 2"),
         ),
         (
             "hosts=2 model.transport=gloo model.pattern=broadcast model.processes=3",
@@ -364,7 +361,7 @@ REJECTED = {
         ),
         (
             "hosts=2 software=mine software.python=/bin/py",
-            "hosts=2: cannot be used with software=mine: the other hosts run",
+            "hosts=2: cannot be combined with software.python=/bin/py, because",
         ),
     ],
     GPT: [
@@ -392,7 +389,7 @@ REJECTED = {
         ("task=learn data=digits", "mode=generate: task=learn trains; set mode=train"),
     ],
     LEARN: [
-        ("model.name=fc hosts=2", "hosts=2: is for training steps and messages"),
+        ("model.name=fc hosts=2", "hosts=2: is possible only for training steps and for messages"),
         (
             "task=step",
             "data=digits: is the input of task=learn; add task=learn, or use data=synthetic",
@@ -403,16 +400,16 @@ REJECTED = {
         ),
         (
             "model.input_size=100",
-            "model.input_size=100: an example of data=digits has 64 values; set",
+            "model.input_size=100: differs from the 64 values of each example of data=digits; set",
         ),
         (
             "model.output_size=5",
-            "model.output_size=5: data=digits has 10 classes; set model.output_size=10",
+            "model.output_size=5: is less than the 10 classes of data=digits; set model.output_size=10",
         ),
         ("model=lstm", "data=digits: model=lstm is not a classifier; choose another model"),
         (
             "model=residual model.image_size=30",
-            "model.image_size=30: data=digits has 8 x 8 pixels, which",
+            "model.image_size=30: is not a multiple of 8, the height and width",
         ),
         ("mode=inference", "mode=inference: task=learn trains; set mode=train"),
         ("batch_size=2000", "batch_size=2000: exceeds the 1,438 training examples of data=digits"),
@@ -445,7 +442,7 @@ REJECTED = {
         ("server.rate=null", "server.rate=null: no such choice; choose one of peak, a number"),
         (
             "server.batch=8",
-            "server.batch=8: is set by batch_size=256; omit it, and set batch_size=8",
+            "server.batch=8: differs from batch_size=256, which sets the largest batch; omit it, and set batch_size=8",
         ),
         ("server.rate=0", "server.rate=0.0: must be at least 0.001"),
         (
@@ -454,7 +451,7 @@ REJECTED = {
         ),
         (
             "server.min_seconds=60 measure.timeout=60",
-            "server.min_seconds=60.0: is not less than measure.timeout=60",
+            "server.min_seconds=60.0: must be less than measure.timeout=60",
         ),
         (
             "server.rate=0.01",

@@ -109,7 +109,7 @@ def test_a_point_is_identified_by_the_file_and_the_arguments(file: Path) -> None
         ),
         pytest.param(
             {"build": "{file}:nets"},
-            "the file has no function nets; functions in it: net, Net",
+            "the file has no function nets; choose one of its functions: net, Net",
             id="no-such-function",
         ),
         pytest.param(
@@ -129,7 +129,7 @@ def test_a_point_is_identified_by_the_file_and_the_arguments(file: Path) -> None
         ),
         pytest.param(
             {"build": "{file}:clash"},
-            "clash has a parameter with this name, which ParaDnn reserves; rename the parameter",
+            "is a parameter of clash whose name ParaDnn reserves; rename the parameter",
             id="reserved-name",
         ),
         pytest.param(
@@ -165,7 +165,9 @@ def test_a_point_is_identified_by_the_file_and_the_arguments(file: Path) -> None
             id="wrong-framework",
         ),
         pytest.param(
-            {"name": "timm", "pretrained": True}, "weights are random", id="pretrained-weights"
+            {"name": "timm", "pretrained": True},
+            "is not supported, because ParaDnn draws random weights",
+            id="pretrained-weights",
         ),
         pytest.param(
             {"name": "transformers", "config": "none.json"},

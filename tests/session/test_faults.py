@@ -133,7 +133,7 @@ def test_every_fault_has_its_outcome_and_spares_good_points(store: Store) -> Non
     assert {entry["status"] for entry in run_by_nodes.values()} == {"FINISHED", "FAILED"}
     for entry in run_by_nodes.values():
         assert (entry["status"] == "FINISHED") == (entry["outcome"] == "ok")
-    assert run_by_nodes[12]["reason"].startswith("over 2 s, in phase ")
+    assert run_by_nodes[12]["reason"].startswith("took longer than 2 s, in phase ")
     assert run_by_nodes[14]["reason"].startswith("SIGSEGV in phase ")
     assert "the limit is 1.00 GiB" in run_by_nodes[12000]["reason"]
     assert "needs at least" in run_by_nodes[40000]["reason"]

@@ -87,7 +87,7 @@ def result_with(path: str, value: Any) -> dict[str, Any]:
 MALFORMED = [
     pytest.param(
         result_with("answer.measurement.timing.blocks", []),
-        "measurement.timing: blocks are missing, or a block took no plausible time",
+        "measurement.timing: blocks are missing, or the time of a block is implausible",
         id="no-block",
     ),
     pytest.param(
@@ -107,15 +107,15 @@ MALFORMED = [
     ),
     pytest.param(
         result_with("answer.input.free_step_seconds", []),
-        "input: step times are missing, not paired, or not positive",
+        "input: step times are missing or not positive, or their",
         id="no-free-step",
     ),
     pytest.param(
         result_with("answer.input.fed_step_seconds", [0.0]),
-        "input: step times are missing, not paired, or not positive",
+        "input: step times are missing or not positive, or their",
         id="fed-step-without-time",
     ),
-    pytest.param(result_with("extra", 3), "result.extra=3 is not known", id="unknown-field"),
+    pytest.param(result_with("extra", 3), "result.extra=3 is an unknown field", id="unknown-field"),
     pytest.param(
         result_with("answer.phases.build", "long"),
         'result.answer.phases.build="long" is not a number',
@@ -174,7 +174,10 @@ sys.stdin.read()
 READY = {"event": "ready", "protocol": messages.PROTOCOL_VERSION}
 EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
 UNCLEAR = "the worker sent an invalid message: "
-VERSION_ERROR = f"this side speaks {messages.PROTOCOL_VERSION}"
+VERSION_ERROR = (
+    f"this process uses protocol version {messages.PROTOCOL_VERSION}; "
+    "install the same version of ParaDnn on both sides"
+)
 #: The first message of a worker, its message after the request, the expected outcome of the point,
 #: and a part of the expected reason.
 ENDINGS = [
@@ -343,7 +346,7 @@ def test_a_worker_rejects_invalid_requests_and_serves_the_next(tmp_path: Path) -
     names = "Ready Refused Refused Refused Started PhaseBegun PhaseBegun PointAnswered Exited"
     assert [type(entry).__name__ for entry in events] == names.split()
     assert [entry.reason for entry in events[1:4]] == [  # type: ignore[union-attr]
-        f"request.protocol=1: this side speaks {messages.PROTOCOL_VERSION}",
+        f"request.protocol=1: {VERSION_ERROR}",
         '"garbage" is not JSON',
         'request.id="x" is not an integer',
     ]

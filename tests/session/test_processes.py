@@ -187,7 +187,7 @@ def test_a_crashed_process_ends_only_its_point(
 def test_damaged_partial_results_are_ignored(tmp_path: Path) -> None:
     partial_results = PartialResults(Tracking(folder=str(tmp_path)))
     identity = Identity("a", "b", 0)
-    result = PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)
+    result = PointResult("timeout", "took longer than 1 s", phases={"build": 0.5}, begun=3.0)
     partial_results.save(identity, [result])
     assert partial_results.load(identity) == [result]
     assert partial_results.load(Identity("a", "b", 1)) == []

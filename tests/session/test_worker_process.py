@@ -138,21 +138,21 @@ def exited(code: int | None, phase: str, stopped: str | None = None) -> Ending:
             killed(9, "compile", "timeout", has_eager=True),
             "",
             "timeout",
-            "over 60 s, in phase compile: raise measure.timeout, or set compile=eager",
+            "took longer than 60 s, in phase compile: raise measure.timeout, or set compile=eager",
             id="time limit, could run eagerly",
         ),
         pytest.param(
             killed(9, "compile", "timeout"),
             "",
             "timeout",
-            "over 60 s, in phase compile: raise measure.timeout",
+            "took longer than 60 s, in phase compile: raise measure.timeout",
             id="time limit, compiled only",
         ),
         pytest.param(
             killed(9, "measure", "timeout", has_eager=True),
             "",
             "timeout",
-            "over 60 s, in phase measure: raise measure.timeout",
+            "took longer than 60 s, in phase measure: raise measure.timeout",
             id="time limit after compilation",
         ),
         pytest.param(
@@ -262,7 +262,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
         pytest.param(
             "hangs",
             Limits(300, None),
-            "timeout: over 300 s, in phase profile: raise measure.timeout",
+            "timeout: took longer than 300 s, in phase profile: raise measure.timeout",
             True,
             id="exceeds the time limit",
         ),
@@ -332,9 +332,9 @@ def test_a_profile_ended_by_a_limit_is_repeated_under_another_limit() -> None:
     longer_limit = replace(POINT, measure=replace(with_profile.measure, timeout=1e4))
     policy = ResumePolicy(True, ())
     for limited, counts in ((True, [True, True, False]), (False, [True, True, True])):
-        tags = profile_tags(NoProfile("timeout: over 3 s", limited))
+        tags = profile_tags(NoProfile("timeout: took longer than 3 s", limited))
         tags |= {"outcome": "ok", "limits_id": limits_id(with_profile.measure)}
-        assert tags["profile"] == "unavailable: timeout: over 3 s"
+        assert tags["profile"] == "unavailable: timeout: took longer than 3 s"
         assert [
             policy.accepts(point, tags) for point in (POINT, with_profile, longer_limit)
         ] == counts

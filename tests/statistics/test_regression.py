@@ -399,11 +399,11 @@ def test_one_term_has_no_variance_inflation() -> None:
 @pytest.mark.parametrize(
     ("design", "values", "message"),
     [
-        pytest.param({"x": [1.0]}, [1.0], "there is one point", id="one point"),
+        pytest.param({"x": [1.0]}, [1.0], "needs at least two points", id="one point"),
         pytest.param(
             {"x": [1.0, 2]},
             [1.0, 2],
-            "2 points for 1 term, at least 4 are needed",
+            "a regression with 1 term needs at least 4 points, but has only 2",
             id="two points",
         ),
         pytest.param(
@@ -418,7 +418,7 @@ def test_one_term_has_no_variance_inflation() -> None:
         pytest.param(
             {"x": [1.0, 2, 3, 4, 5], "y": [1.0, 0, 0, 1, 0]},
             [1.0, 2, 3, 4, 6],
-            "5 points for 2 terms, at least 6 are needed",
+            "a regression with 2 terms needs at least 6 points, but has only 5",
             id="fewer than two rows per coefficient",
         ),
     ],

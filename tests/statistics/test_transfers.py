@@ -157,7 +157,9 @@ def test_messages_without_bytes_are_fitted() -> None:
 
 
 def test_three_sizes_are_too_few() -> None:
-    with pytest.raises(InsufficientData, match="3 message sizes; a fit needs 4"):
+    with pytest.raises(
+        InsufficientData, match="at least 4 message sizes, but the runs have only 3"
+    ):
         fit_transfers([1.0, 2.0, 4.0, 4.0], [1.0, 2.0, 3.0, 3.1])
 
 

@@ -73,7 +73,9 @@ def test_shares_need_three_points_per_coefficient() -> None:
     shares = variance_shares(columns, owners, draw.normal(size=9), None)
 
     assert math.isfinite(shares["a"].low)
-    with pytest.raises(InsufficientData, match="8 points for shares of 2 terms, at least 9 are"):
+    with pytest.raises(
+        InsufficientData, match="2 terms need at least 9 points, but there are only 8"
+    ):
         variance_shares(columns[:8], owners, draw.normal(size=8), None)
 
 

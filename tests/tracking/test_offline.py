@@ -60,8 +60,8 @@ def test_offline_results_are_logged_once_and_damaged_files_are_reported(
     first = run(["paradnn.sync", str(folder)], store)
     assert first.returncode == 1
     assert "2 logged, 0 logged before, 0 not logged, 2 rejected" in first.stdout
-    assert f"rejected: {files[0]}: damaged, its checksum does not match" in first.stderr
-    assert "point-torn.json: not a result file, or a damaged one" in first.stderr
+    assert f"rejected: {files[0]}: is damaged: its checksum does not match" in first.stderr
+    assert "point-torn.json: is not a result file, or is damaged" in first.stderr
     files[0].write_text(content)
     (folder / "point-torn.json").unlink()
     second = run(["paradnn.sync", str(folder)], store)
@@ -336,7 +336,7 @@ def test_a_full_disk_is_reported_in_one_line_and_loses_no_result(
         tracker = open_tracker(settings, messages.append)
         with pytest.raises(
             StoreError,
-            match=r"neither sqlite.* nor .* accepts results(: .* is lost)?; \d+ results? in",
+            match=r"neither sqlite.* nor .* accepts results(, so .* is lost)?; \d+ results? in",
         ):
             record_until_full(tracker)
         assert len(messages) <= 2

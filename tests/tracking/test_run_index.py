@@ -206,7 +206,7 @@ def test_a_run_is_redundant_if_a_known_run_covers_it(
             "UNAUTHENTICATED",
             "who",
             "StoreRefusalError",
-            "not logged in, or a wrong user or password",
+            "the login is missing or wrong",
             id="not logged in",
         ),
         pytest.param(

@@ -46,7 +46,7 @@ def main() -> None:
         exported_workload(export_stateful(torch.zeros(3, 6), torch.tensor(1.0)), ())
     with pytest.raises(UnavailableError, match=r"input 'state' .* has size 2 in its first axis"):
         exported_workload(export_stateful(torch.zeros(3, 6), torch.zeros(2, 6)), ())
-    with pytest.raises(UnavailableError, match=r"model\.input_shape=\[5\] does not fit"):
+    with pytest.raises(UnavailableError, match=r"model\.input_shape=\[5\] does not match"):
         exported_workload(Path("net.pt2"), (5,))
     nested = torch.export.export(Nested(), ({"a": torch.zeros(3, 6)},))
     torch.export.save(nested, "nested.pt2")

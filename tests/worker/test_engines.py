@@ -326,7 +326,7 @@ def test_a_folder_is_measured_on_a_machine_with_only_an_engine(
     (board / "point-0.json").write_text("{}")
     os.rename(result, board / "point-1.json")
     synced = run(["paradnn.sync", str(board)], store)
-    assert "point-0.json: not a result file, or a damaged one" in synced.stderr
+    assert "point-0.json: is not a result file, or is damaged" in synced.stderr
     assert "0 logged, 1 logged before, 0 not logged, 1 rejected" in synced.stdout
 
 

@@ -241,15 +241,15 @@ def test_targets_other_than_labels_are_synthetic_and_constant(folder: Path) -> N
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        pytest.param(write_nothing, "no such file or folder on this machine", id="absent"),
+        pytest.param(write_nothing, "this machine has no such file or folder", id="absent"),
         pytest.param(write_empty_folder, "contains neither images", id="empty-folder"),
-        pytest.param(write_text, "damaged, or in an unsupported format", id="text"),
+        pytest.param(write_text, "is damaged, or has an unsupported format", id="text"),
         pytest.param(
             write_empty_file, "too few readable images for one batch of 8", id="empty-file"
         ),
-        pytest.param(write_cut_record, "damaged, or in an unsupported format", id="cut-record"),
+        pytest.param(write_cut_record, "is damaged, or has an unsupported format", id="cut-record"),
         pytest.param(
-            write_garbage_picture, "damaged, or in an unsupported format", id="garbage-picture"
+            write_garbage_picture, "is damaged, or has an unsupported format", id="garbage-picture"
         ),
     ],
 )
@@ -355,5 +355,7 @@ def test_a_damaged_picture_ends_the_point_with_one_line(tmp_path: Path, cache: s
     path = records(tmp_path / "set", damaged=(21,))
     result = answer_request(point(path=str(path), cache=cache), TensorFlow(), lambda *_: None)
     assert result.outcome == "unavailable"
-    reason = result.reason.removeprefix(f"data.path={path}: damaged, or in an unsupported format: ")
+    reason = result.reason.removeprefix(
+        f"data.path={path}: is damaged, or has an unsupported format: "
+    )
     assert re.fullmatch("[a-zA-Z0-9:,. ]*Invalid JPEG data[a-zA-Z0-9:,. ]*", reason)

@@ -430,8 +430,14 @@ def test_the_digest_of_a_set_depends_only_on_its_examples(tmp_path: Path) -> Non
     [
         pytest.param({"y_test": None}, "has no array y_test", id="missing array"),
         pytest.param({"x_train": np.zeros((20, 12, 9))}, "x_train is 20 x 12 x 9", id="no square"),
-        pytest.param({"y_train": np.zeros(19, int)}, "y_train lacks a class", id="too few classes"),
-        pytest.param({"y_train": np.zeros(20)}, "y_train lacks a class", id="fractions"),
+        pytest.param(
+            {"y_train": np.zeros(19, int)},
+            "y_train does not contain exactly one class",
+            id="too few classes",
+        ),
+        pytest.param(
+            {"y_train": np.zeros(20)}, "y_train does not contain exactly one class", id="fractions"
+        ),
         pytest.param({"x_test": np.zeros((5, 8, 8))}, "of different shapes", id="another size"),
     ],
 )

@@ -37,7 +37,7 @@ def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> Arr
         kind = None
     if kind is None or kind not in _NUMERIC_KINDS:
         raise UnavailableError(
-            f"{label} has the type {dtype}: ParaDnn draws only real numbers and integers"
+            f"{label} has the type {dtype}, but ParaDnn draws only real numbers and integers: give the model inputs of such a type"
         )
     if kind == "f":
         return ArraySpec(shape, "float32")
@@ -61,7 +61,7 @@ def common_batch(first_axes: dict[str, int]) -> int | None:
     expected = first_axes[labels[0]]
     if expected < 1:
         raise UnavailableError(
-            f"{labels[0]} has size {expected} in its first axis: it must be a batch of one or more"
+            f"{labels[0]} has size {expected} in its first axis: make this axis a batch of one or more examples"
         )
     for label, size in first_axes.items():
         if size != expected:
@@ -104,8 +104,8 @@ def filled_shape(
         )
         if not fits:
             raise UnavailableError(
-                f"{label} has the shape {sizes_text}: "
-                f"model.input_shape={list(input_shape)} does not fit its fixed sizes; change it"
+                f"{label} has the shape {sizes_text}, which model.input_shape={list(input_shape)} "
+                "does not match: set model.input_shape to the sizes after the first"
             )
         return input_shape
     shape = tuple(size for size in sizes[1:] if isinstance(size, int))

@@ -107,7 +107,7 @@ def _element_type(entry: Any, label: str) -> Any:
     number = entry.type.tensor_type.elem_type
     if number == onnx.TensorProto.STRING:
         raise UnavailableError(
-            f"{label} has the type string: ParaDnn draws only real numbers and integers"
+            f"{label} has the type string, but ParaDnn draws only real numbers and integers: export the model with numeric inputs"
         )
     try:
         return onnx.helper.tensor_dtype_to_np_dtype(number)

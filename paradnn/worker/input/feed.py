@@ -148,7 +148,7 @@ class Feed:
         except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
             reason = _GRAPH_PLACES.sub("", error.message)[:200]
             raise UnavailableError(
-                f"{self._source}: damaged, or in an unsupported format: {reason}"
+                f"{self._source}: is damaged, or has an unsupported format: {reason}"
             ) from None
         self._delay()
         self.waited += time.perf_counter() - start

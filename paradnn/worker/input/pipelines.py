@@ -45,7 +45,9 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
         return [str(path) for path in generated_images(data)], None
     root = Path(data["path"])
     if not root.exists():
-        raise UnavailableError(f"data.path={root}: no such file or folder on this machine")
+        raise UnavailableError(
+            f"data.path={root}: this machine has no such file or folder; copy the data to this path"
+        )
     if root.is_file():
         files = [root]
     else:
@@ -62,7 +64,7 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     ]
     if not records:
         raise UnavailableError(
-            f"data.path={root}: contains neither images (jpg, jpeg, png) nor TFRecord files"
+            f"data.path={root}: contains neither images (jpg, jpeg, png) nor TFRecord files; give the path of such files"
         )
     return records, None
 

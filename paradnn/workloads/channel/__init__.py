@@ -115,7 +115,7 @@ class Communication(Messages):
             remedy = f"choose one of {', '.join(patterns)}"
             raise ConfigError("model.pattern", self.pattern, reason, remedy)
         if self.transport in _FRAMEWORKS and self.bytes % 4:
-            reason = f"model.transport={self.transport} sends one float32 tensor"
+            reason = f"model.transport={self.transport} sends float32 numbers of 4 bytes each"
             raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
         for key in ("payload", "serialized"):
             value = getattr(self, key)

@@ -407,7 +407,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         )
         if not search.held or search.rate is None:
             raise _Overload(
-                "endpoint.rate=peak: no rate was shown to meet the limits "
+                "endpoint.rate=peak: the search confirmed no rate that meets the limits "
                 f"({counted(len(probes), 'probe')}); raise measure.timeout or the limits"
             )
         return search.rate

@@ -381,7 +381,7 @@ class Server(Scenario):
             raise ConfigError("server.rate", self.rate, reason, remedy)
         batch = point.batch_size
         if self.batch not in (None, batch):
-            reason = f"is set by batch_size={batch}"
+            reason = f"differs from batch_size={batch}, which sets the largest batch"
             remedy = f"omit it, and set batch_size={self.batch}"
             raise ConfigError("server.batch", self.batch, reason, remedy)
         return replace(point, workload=replace(self, batch=batch))

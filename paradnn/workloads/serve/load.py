@@ -360,8 +360,9 @@ class ScheduledRuns:
         lowest = min(probe.rate for probe in self._probes)
         alone = self._service.single_seconds * 1e3
         reason = (
-            f"no rate was shown to meet {limit} at p{self._settings['percentile']:g}, down to "
-            f"{lowest:.3g}/s; one query alone takes {alone:.3g} ms"
+            f"the search confirmed no rate that meets {limit} at "
+            f"p{self._settings['percentile']:g}; it tried rates down to {lowest:.3g}/s, and one "
+            f"query alone takes {alone:.3g} ms"
         )
         if last_problem:
             reason += f"; the last full-length run failed: {last_problem}"

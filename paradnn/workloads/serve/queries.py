@@ -35,7 +35,8 @@ class QueryLog:
         self._values = array("q", content)
         if len(self._values) % len(COLUMNS):
             raise ValueError(
-                f"{len(content)} bytes are not a whole number of rows of {len(COLUMNS)} columns"
+                f"the query log is truncated: it has {len(content)} bytes, which is not a "
+                f"multiple of {8 * len(COLUMNS)}, the size of a row of {len(COLUMNS)} integers"
             )
 
     def __len__(self) -> int:
