@@ -274,7 +274,7 @@ def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
     if suggestion:
         remedy = suggestion
     elif available:
-        remedy = f"they have {', '.join(available)}"
+        remedy = f"choose from {', '.join(available)}"
     else:
         remedy = "they have no hyperparameter; choose other runs"
     raise ConfigError(option, name, "these runs have no such hyperparameter", remedy)
@@ -292,15 +292,15 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
         return name
     known = [column for column in METRICS if column in ok_runs and ok_runs[column].notna().any()]
     if name in METRICS:
-        problem = "no chosen run has a value for it"
+        problem = "has no value in the chosen runs"
         remedy = ""
     else:
         problem = "is not a metric of these runs"
         remedy = did_you_mean(name, known).strip()
     if not remedy and known:
-        remedy = f"they have {', '.join(known[:8])}"
+        remedy = f"choose a metric that they have, such as {', '.join(known[:8])}"
     elif not remedy:
-        remedy = "no measured run has any metric; choose other runs"
+        remedy = "choose other runs, since no measured run has any metric"
     raise ConfigError("--metric", name, problem, remedy)
 
 

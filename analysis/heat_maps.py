@@ -152,7 +152,7 @@ def make_heat_maps(
         # `model.name` is constant within a family, so a single map shows all families.
         frame = frame.assign(family="all")
     placed = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
-    reason = f"no run with both {columns[0]} and {columns[1]}"
+    reason = f"no run has both {columns[0]} and {columns[1]}"
     omitted = [
         InsufficientData(reason, group=group.name)
         for group in family_groups(frame)

@@ -97,7 +97,7 @@ def fit_interactions(
         products[name] = centered[a] * centered[b]
         factors[name] = design[[a, b]].to_numpy(dtype="float64")
     if not products:
-        raise InsufficientData("interactions need two hyperparameters that vary")
+        raise InsufficientData("--interactions needs two or more hyperparameters that vary")
     whole = pd.concat([design[varying], pd.DataFrame(products)], axis=1)
     scale = np.log if is_log else np.asarray
     regression = regress(

@@ -207,8 +207,10 @@ def operation_speedup(
     pairs = pair(rows_a, rows_b, "flops_per_second", [*keys, TYPE], carried)
     if pairs.empty:
         raise InsufficientData(
-            "A and B have no type of operation with FLOPs in common at the same point; "
-            f"A has {format_values({*rows_a[TYPE]}, 6)}; B has {format_values({*rows_b[TYPE]}, 6)}"
+            "no type of operation with FLOPs was profiled at the same point on both sides: "
+            f"A has {format_values({*rows_a[TYPE]}, 6)}; "
+            f"B has {format_values({*rows_b[TYPE]}, 6)}; "
+            "profile the same points on both sides"
         )
     share = pairs[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= MINIMUM_SHARE)
@@ -270,7 +272,8 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
         raise InsufficientData(
-            f"no profile in {counted(len(side), 'run')} of {name}; {profiling_remedy(side)}"
+            f"no profile was recorded in {counted(len(side), 'run')} of {name}; "
+            f"{profiling_remedy(side)}"
         )
     has_work = (
         (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)

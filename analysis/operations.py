@@ -238,10 +238,10 @@ def _read_run(
 
     runs = frame[frame["run_id"].str.startswith(run_id)]
     if len(runs) != 1:
-        problem = "no chosen run has an id that begins with it"
+        problem = "is not the beginning of the id of a chosen run"
         if len(runs):
-            problem = f"the ids of {len(runs)} chosen runs begin with it"
-        remedy = "see run_id in python -m analysis roofline --csv -"
+            problem = f"is the beginning of the ids of {len(runs)} chosen runs"
+        remedy = "write an id from the column run_id of python -m analysis roofline --csv -"
         raise ConfigError("--operations", run_id, problem, remedy)
     full_id = runs["run_id"].iloc[0]
     return runs, read_operations(full_id, store).assign(run_id=full_id)

@@ -330,8 +330,8 @@ class StoreChoice(Arguments):
             ConfigError: If --store was given several times.
         """
         if len(self.store) > 1:
-            remedy = "name one store"
-            raise ConfigError("--store", list(self.store), "only one can be written to", remedy)
+            problem = "results can be written to only one store"
+            raise ConfigError("--store", list(self.store), problem, "name one store")
         return next(iter(self.store), None)
 
     experiment: tuple[str, ...] = option(

@@ -230,8 +230,8 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     is_leveled = family in evidence.leveled
     if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_leveled:
         raise InsufficientData(
-            "its points were measured in several sessions that the sides do not share; differences "
-            "between sessions may be as large as those between points"
+            "its points were measured in several sessions that the sides do not share, and "
+            "sessions may differ as much as points; measure both sides in the same sessions"
         )
 
 
@@ -245,14 +245,17 @@ def direction(metric: str) -> str:
         better = registered(metric).better
     except KeyError:
         raise ConfigError(
-            "metric", metric, "is not a registered metric", "see paradnn/store/metrics.py"
+            "metric",
+            metric,
+            "is not a registered metric",
+            "choose a metric from python -m paradnn list metrics",
         ) from None
     if better is None:
         raise ConfigError(
             "metric",
             metric,
-            "has no better direction",
-            "choose one that has, such as examples_per_second",
+            "cannot be ranked: neither high nor low values are better",
+            "choose a different metric, such as examples_per_second",
         )
     return better
 
@@ -343,7 +346,7 @@ def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
             raise ConfigError(
                 "metric",
                 metric,
-                f"the runs of {name} do not have it",
+                f"is not recorded in the runs of {name}",
                 "choose a metric that both sides have",
             )
     shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
@@ -351,7 +354,7 @@ def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
         raise ConfigError(
             "A and B",
             counted(len(shared), "run"),
-            "must not be on both sides",
+            "cannot be on both sides",
             "choose sides that do not overlap",
         )
 
@@ -463,12 +466,16 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
                     ]
                 )
             )
-            problem = "differ at the same point, and the other side does not show which to compare"
+            name = "AB"[side]
+            problem = (
+                f"the runs of a point in {name} have different values, and the runs of "
+                f"{'BA'[side]} do not show which value to compare"
+            )
             raise ConfigError(
-                f"runs of {'AB'[side]}",
-                f"{column} = {values}",
+                f"{column} of {name}",
+                values,
                 problem,
-                f"choose one value of {column}",
+                f"choose runs of {name} with one value of {column}",
             )
         for _, name, points in mixed:
             counts[name] += len(points)

@@ -199,8 +199,9 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
             fits[name] = (fit, roof)
     if not is_kept.any():
         raise InsufficientData(
-            f"the times of {', '.join(unexplained)} follow neither arithmetic nor memory traffic, "
-            f"and without profiles nothing else explains them; {profiling_remedy(measured.points)}"
+            f"neither arithmetic nor memory traffic explains the times of "
+            f"{', '.join(unexplained)}, and these points have no profiles; "
+            f"{profiling_remedy(measured.points)}"
         )
     if unexplained:
         measured = measured.restricted(is_kept)

@@ -99,7 +99,7 @@ def _common_currency(tables: Mapping[str, Prices]) -> str | None:
     """Return the currency of some tables; ConfigError if they have several."""
     currencies = sorted({table.currency for table in tables.values() if table.currency})
     if len(currencies) > 1:
-        problem = f"are in {' and '.join(currencies)}"
+        problem = f"these tables are in different currencies ({', '.join(currencies)})"
         raise ConfigError("--price", ", ".join(tables), problem, "give tables of one currency")
     return currencies[0] if currencies else None
 
@@ -120,7 +120,7 @@ def currency_of(frame: pd.DataFrame) -> str:
     """
     currencies = sorted(set(frame.loc[frame[PRICE].notna(), _CURRENCY].dropna()))
     if len(currencies) > 1:
-        problem = "prices of these runs cannot be compared"
+        problem = "prices in different currencies cannot be compared"
         remedy = (
             "choose runs with --tag price_currency=..., or give prices of all devices with --price"
         )

@@ -108,7 +108,10 @@ def logarithms(values: Any, name: str, remedy: str) -> Any:
     """
     if (values <= 0).any():
         raise ConfigError(
-            "--log-scale", name, f"contains {values.min():g}, which has no logarithm", remedy
+            "--log-scale",
+            "both",
+            f"{name} contains {values.min():g}, which has no logarithm",
+            remedy,
         )
     return np.log(values)
 

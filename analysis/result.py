@@ -207,7 +207,7 @@ class Result:
             ParadnnError: If there is nothing to draw, or more than a figure can hold.
         """
         if self.picture is None or not self.drawable:
-            raise ParadnnError("there is nothing to draw; choose other runs")
+            raise ParadnnError("this result has nothing to draw; choose other runs")
         with drawing.page(width):
             drawn = self.picture()
             if self.caveats:
@@ -295,4 +295,6 @@ def joined(differences: Iterable[str]) -> str:
 def require_runs(frame: pd.DataFrame) -> None:
     """Raise InsufficientData if a frame has no run."""
     if frame.empty:
-        raise InsufficientData("no run matches; choose other runs, see python -m analysis runs")
+        raise InsufficientData(
+            "no run matches; choose other runs (python -m analysis runs lists them)"
+        )

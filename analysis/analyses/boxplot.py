@@ -133,7 +133,7 @@ def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     if pairs.empty:
         raise InsufficientData(
             f"no point was measured on both sides: A has {counted(len(sides.a), 'run')} and B has "
-            f"{len(sides.b)}"
+            f"{len(sides.b)}; measure the same points on both sides"
         )
     by = [find_column(pairs, name, "--by") for name in options.by]
     boxes = box_statistics(pairs, "speedup", by, families(pairs), options.unit)

@@ -80,10 +80,14 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
             rows.append(_parse_gate(line, options.metric))
         except (ValueError, KeyError, TypeError):
             raise DataError(
-                f"{options.history}, line {number}: not a line of paradnn gate --history"
+                f"{options.history}: line {number} is not a gate result; "
+                "give a file that 'paradnn gate --history FILE' wrote"
             ) from None
     if not rows:
-        raise InsufficientData(f"{options.history} has no gate results")
+        raise InsufficientData(
+            f"{options.history} has no gate results; "
+            "'paradnn gate --history FILE' appends a result to a file"
+        )
     frame = pd.DataFrame(rows).rename(columns={"commit": "git_commit"})
     series = frame["command"] + " against " + frame["base"] + ", " + frame["metric"]
     times = pd.to_datetime(frame["date"], utc=True, errors="coerce", format="ISO8601")
@@ -143,9 +147,13 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     series = [(name, rows) for name, rows in every_series if len(rows) >= _MINIMUM_SESSIONS]
     if not series:
         longest = max((len(rows) for _, rows in every_series), default=0)
+        if options.history is None:
+            remedy = "measure the points again by repeating the sweep with resume=false"
+        else:
+            remedy = "append further results with 'paradnn gate --history FILE'"
         raise InsufficientData(
-            f"no series has {_MINIMUM_SESSIONS} sessions, the longest has {longest}",
-            remedy="add resume=false to the command of the sweep, which measures its points again",
+            f"a series needs {_MINIMUM_SESSIONS} sessions, but the longest series has {longest}",
+            remedy=remedy,
         )
     rows = change_points(series)
     sentences = [_describe(row) for row in rows]

@@ -146,7 +146,8 @@ def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
         runs = frame[is_ok(frame) & frame[TIME].lt(np.inf)]
     if runs.empty:
         raise InsufficientData(
-            "no run measured messages; measure some: python -m paradnn.train -m experiment=channel"
+            "no run timed messages between processes; measure some: "
+            "python -m paradnn.train -m experiment=channel"
         )
     runs = runs.astype({SIZE: "float64", TIME: "float64"})
     has_several_devices = runs["device"].nunique() > 1

@@ -121,13 +121,13 @@ def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> 
 def _own_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of this machine that have a rate and a model of a known family."""
     if "examples_per_second" not in frame:
-        raise InsufficientData("no step was measured here", remedy=_REMEDY)
+        raise InsufficientData("no step was timed on this machine", remedy=_REMEDY)
     is_measured = is_ok(frame) & frame["examples_per_second"].gt(0)
     if "source" in frame:
         is_measured &= frame["source"].ne("published")
     runs = frame[is_measured]
     if runs.empty:
-        raise InsufficientData("no model was measured here", remedy=_REMEDY)
+        raise InsufficientData("no model was measured on this machine", remedy=_REMEDY)
     runs = runs[runs["family"].isin(list(FAMILIES))]
     if runs.empty:
         raise InsufficientData("no model with layers was measured here", remedy=_REMEDY)

@@ -157,7 +157,9 @@ def _measured_models(frame: pd.DataFrame) -> pd.DataFrame:
     if "mode" in frame:
         is_measured &= frame["mode"].isin(["train", "inference"]) | frame["mode"].isna()
     if "step_time_ms" not in frame or not is_measured.any():
-        raise InsufficientData("no step of a model with layers was measured, such as model=fc")
+        raise InsufficientData(
+            "no step of a model with layers was measured; measure one: paradnn train model=fc"
+        )
     return frame[is_measured]
 
 

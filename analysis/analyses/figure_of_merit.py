@@ -112,8 +112,8 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
     if suite.empty:
         raise InsufficientData(
-            f"no point was measured with every {by} of {', '.join(parts)}; "
-            f"choose fewer values of {by} with --where"
+            f"no point was measured with all values of {by} ({', '.join(parts)}); "
+            f"choose fewer of these values with --where {by}=..."
         )
     missing = {name: len(each) - len(suite) for name, each in points.items()}
     points = {name: each.loc[suite.index] for name, each in points.items()}
@@ -210,10 +210,12 @@ def _positive_numbers(flag: str, side: str, text: str) -> list[float]:
     except ValueError:
         numbers = [math.nan]
     if not all(0 < number < math.inf for number in numbers):
-        remedy = f"write positive numbers, such as {example}"
-        raise ConfigError(flag, f"{side}={text}", "is not a positive number", remedy)
+        remedy = f"write for example {example}"
+        raise ConfigError(flag, f"{side}={text}", "expects positive numbers", remedy)
     if flag == "--nodes" and len(numbers) > 1:
-        raise ConfigError(flag, f"{side}={text}", "has several numbers", f"write {example}")
+        raise ConfigError(
+            flag, f"{side}={text}", "expects one number", f"write for example {example}"
+        )
     return numbers
 
 
@@ -241,7 +243,9 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
     nodes = _nodes(options.nodes, list(hours))
     for name, values in hours.items():
         if len(values) != len(hours[first]):
-            problem = f"has {counted(len(values), 'unit')} of work, {first} has {len(hours[first])}"
+            problem = (
+                f"has {counted(len(values), 'unit')} of work, but {first} has {len(hours[first])}"
+            )
             remedy = "give the hours of the same units for each side"
             raise ConfigError("--work", name, problem, remedy)
     rates = {
@@ -299,7 +303,9 @@ def _sides(
         runs = frame[:0]
     parts = {str(name): rows for name, rows in runs.groupby(by)}
     if not parts:
-        raise InsufficientData(f"no measured run has {metric} and {by}")
+        raise InsufficientData(
+            f"no measured run has both {metric} and {by}; choose a different --metric or --by"
+        )
     first = baseline if baseline is not None else next(iter(parts))
     if first not in parts:
         raise ConfigError(

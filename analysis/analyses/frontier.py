@@ -512,7 +512,7 @@ def less_is_better(metric: str, flag: str = "--limit") -> bool:
     better = _BETTER.get(metric, known.better if known else None)
     if better is None:
         if known:
-            problem = "has no better direction"
+            problem = "cannot be ranked: neither high nor low values are better"
         else:
             problem = "is not a metric"
         remedy = "name a metric from python -m paradnn list metrics, such as latency_p99_ms"
@@ -585,7 +585,7 @@ def _frontier(
     metrics = list(dict.fromkeys([x, y, *limits]))
     missing = [name for name in metrics if name not in rows or not rows[name].notna().any()]
     if missing:
-        raise InsufficientData(f"no run has {', '.join(missing)}")
+        raise InsufficientData(f"no run records {' or '.join(missing)}")
     choices = _complete_choices(task, rows, metrics)
     table = choices.table
     runs = [[scatters[name] for name in (x, y)] for scatters in choices.run_scatters]
@@ -649,7 +649,8 @@ def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) ->
     table = table[is_complete].reset_index(drop=True)
     if len(table) < 2:
         raise InsufficientData(
-            f"{counted(len(table), 'choice')} with {' and '.join(metrics)}; a comparison needs two"
+            f"a comparison needs two choices with {' and '.join(metrics)}, "
+            f"but these runs have {len(table)}"
         )
     table["choice"] = _number_duplicates(table["choice"])
     kept = np.flatnonzero(is_complete).tolist()

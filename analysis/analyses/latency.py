@@ -216,8 +216,7 @@ def latency_curves(
             "measure=quick"
         )
         raise InsufficientData(
-            f"no run has queries by a schedule and {metric}; measure some (about two minutes): "
-            f"{command}"
+            f"no run with scenario=server has {metric}; measure some (about two minutes): {command}"
         )
     curves = []
     for task in tasks(runs):

@@ -140,7 +140,7 @@ def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
     excluded = outcomes.value_counts().to_dict()
     points = points[is_informative].reset_index(drop=True)
     if points.empty:
-        raise InsufficientData("no point was tried")
+        raise InsufficientData("no point ran or failed for lack of memory")
     varying = [name for name in hyperparameters(points) if points[name].nunique(dropna=False) > 1]
     sizes = _size_columns(points, varying)
     if sizes.empty:

@@ -195,10 +195,11 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
     if not keys:
         raise InsufficientData("all runs measure the same point, so there is nothing to predict")
     if len(grid) > _MAX_POINTS:
-        what = f"the grid that the runs of {group.name} span has {len(grid):,} points"
-        raise ConfigError(
-            "predict", what, f"the maximum is {_MAX_POINTS:,}", "choose fewer runs with --where"
+        problem = (
+            f"the grid over the hyperparameters of these runs has {len(grid):,} points, "
+            f"more than {_MAX_POINTS:,}"
         )
+        raise ConfigError("predict", group.name, problem, "choose fewer runs with --where")
     is_tried = _codes(grid, keys).isin(set(_codes(points, keys)))
     others = _unmeasured_rows(grid[~is_tried], points, keys)
     if step_inputs.analytic_costs(points.head(1))["parameters"].notna().all():
@@ -455,12 +456,13 @@ def _space(group: FamilyGroup, metric: str, *, pool: bool) -> Space:
         raise InsufficientData(f"no measured run has {metric}")
     if space.total < 3:
         raise InsufficientData(
-            f"the space has only {space.total} points; a prediction needs at least 3"
+            f"the hyperparameters of these runs span {counted(space.total, 'point')}, "
+            "but a prediction needs 3 or more"
         )
     points = ok["point_id"].nunique()
     if points < _MIN_POINTS:
         raise InsufficientData(
-            f"{counted(points, 'measured point')}; a prediction needs {_MIN_POINTS}"
+            f"a prediction needs {_MIN_POINTS} measured points, but these runs have {points}"
         )
     return space
 
@@ -480,7 +482,7 @@ class _Predictor:
             seconds = _work(runs, self._work_column) / values
         if not np.isfinite(np.log(seconds)).all():
             raise InsufficientData(
-                f"{metric} yields no step time for some runs; exclude them with --where"
+                f"{metric} of some runs gives no step time; exclude these runs with --where"
             )
         # Work over a metric is a step time up to a constant factor, such as the peak of a
         # utilization. The model starts from a roofline in seconds, so the times must be roughly in

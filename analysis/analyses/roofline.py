@@ -121,7 +121,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
         HeterogeneousError: If runs of one device are heterogeneous.
     """
     if options.operations and options.color not in (None, "type"):
-        problem = "applies to models; operations are colored by their type"
+        problem = "cannot be combined with --operations, which colors operations by type"
         raise ConfigError("--color", options.color, problem, "omit it")
     if options.operations and options.operations != ALL:
         return operations_of(options.operations, frame, options.store)
@@ -217,9 +217,10 @@ def draw_roofline(
     rows_by_roof = [(roof, rows) for roof, rows in rows_by_roof if len(rows)]
     if len(rows_by_roof) > _MAX_PANELS:
         problem = (
-            f"{len(rows_by_roof)} roofs, one for each device and precision, do not fit one figure"
+            f"{len(rows_by_roof)} roofs, one for each device and precision, do not fit one figure, "
+            f"which has at most {_MAX_PANELS}"
         )
-        remedy = "choose with --device or --where precision=..."
+        remedy = "choose fewer with --device or --where precision=..."
         raise ConfigError("--device", "(all)", problem, remedy)
     if color is None:
         coloring = _family_colors(points)

@@ -491,12 +491,18 @@ def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
         )
     if by not in measured or measured[by].notna().sum() == 0:
         raise InsufficientData(
-            f"{by}: no measured run records this count; measure points with {by}=1 and more"
+            f"--by={by}: no measured run records this count; measure the same points with "
+            f"{_count_key(by)}=1 and with a larger count"
         )
     if not pd.api.types.is_numeric_dtype(measured[by]):
         remedy = f"name a column that counts devices: {', '.join(_COUNTS)}"
         raise ConfigError("--by", by, "is not a column of numbers", remedy)
     return measured[measured[by].notna()]
+
+
+def _count_key(by: str) -> str:
+    """Return the key of a point that sets a count of devices."""
+    return "devices" if by == _TOTAL else by
 
 
 def _with_model_parallel_families(measured: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -533,10 +539,10 @@ def _paired(
     one = measured[measured[by] == 1].drop(columns=by)
     if one.empty or counts == [1]:
         present = ",".join(map(str, counts))
-        key = "devices" if by == _TOTAL else by
         raise InsufficientData(
-            f"all runs have {by}={present}, and scaling compares one with more; measure the same "
-            f"points with both, such as python -m paradnn.train -m model=fc {key}=1,2"
+            f"all runs have {by}={present}, but scaling compares {by}=1 with larger counts; "
+            "measure the same points with both, such as "
+            f"python -m paradnn.train -m model=fc {_count_key(by)}=1,2"
         )
     parts: list[pd.DataFrame] = []
     confounding: dict[str, str] = {}
@@ -556,7 +562,7 @@ def _paired(
     if pairs.empty:
         raise InsufficientData(
             f"no point was measured both with {by}=1 and with a larger count; measure the same "
-            "points with both"
+            f"points with both, such as python -m paradnn.train -m model=fc {_count_key(by)}=1,2"
         )
     return pairs, confounding, contrasts
 

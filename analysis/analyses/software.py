@@ -122,13 +122,13 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
         raise ConfigError(
             "--baseline",
             options.baseline,
-            "needs exactly one column",
-            "name the column, such as --by version.tensorflow",
+            "needs --by with exactly one column",
+            "write for example --by version.tensorflow",
         )
     measured = frame[is_ok(frame)]
     if measured.empty:
         raise InsufficientData(
-            "software: no measured run to compare; measure a point with two versions or precisions"
+            "there is no measured run to compare; measure a point with two versions or precisions"
         )
     problems = _column_problems(measured, options.by)
     omitted = [
@@ -145,7 +145,7 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
                 pooled.add(pairs.attrs["pooled"])
     if not rows:
         raise InsufficientData(
-            "no point was measured on two sides",
+            "no point was measured with two versions or settings of its software",
             groups=omitted,
             remedy="measure the same points with two versions, precisions or compile modes, about "
             "10 seconds each: python -m paradnn.train -m model=fc compile=graph,eager measure=quick",

@@ -347,7 +347,7 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
         raise ConfigError(
             "--family",
             "(all)",
-            f"more than {_MAXIMUM_PANELS} families do not fit one figure",
+            f"{len(names)} families do not fit one figure, which has at most {_MAXIMUM_PANELS}",
             "name fewer families",
         )
     x = find_column(pairs, options.x, "--x")

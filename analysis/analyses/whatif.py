@@ -579,15 +579,21 @@ def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change
             )
     if new is None:
         problem = "has neither specifications nor measured ceilings"
-        remedy = "measure its ceilings (python -m paradnn.ceilings), or give factors"
+        remedy = (
+            "measure its ceilings (python -m paradnn.ceilings), or replace --to with "
+            "factors, such as --bandwidth 2"
+        )
         raise ConfigError("--to", name, problem, remedy)
     if old is None:
         problem = f"cannot be compared with {roof.device}, which has no specifications"
-        raise ConfigError("--to", name, problem, "give factors, such as --bandwidth 2")
+        raise ConfigError("--to", name, problem, "replace it with factors, such as --bandwidth 2")
     old_peak, new_peak = _common_peaks(old.peak_flops, new.peak_flops, roof.precision)
     if not (old_peak and new_peak and old.bandwidth and new.bandwidth):
-        problem = f"has no specified ceilings in {roof.precision} to compare with {roof.device}"
-        raise ConfigError("--to", name, problem, "give factors, such as --bandwidth 2")
+        problem = (
+            f"cannot be compared with {roof.device}: the ceilings in {roof.precision} are not "
+            "specified for both devices"
+        )
+        raise ConfigError("--to", name, problem, "replace it with factors, such as --bandwidth 2")
     return _Change(
         roof=replace(roof, peak=roof.peak or old_peak, bandwidth=roof.bandwidth or old.bandwidth),
         peak=new_peak / old_peak,

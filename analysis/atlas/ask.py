@@ -178,7 +178,7 @@ def _answer_points(options: argparse.Namespace) -> int:
         raise ConfigError(
             "--what-if",
             options.what_if[0],
-            "changes the times of kernels, but --device here is estimated from runs",
+            "cannot be combined with '--device here', which estimates from runs, not from kernels",
             "use python -m analysis whatif",
         )
     kernels = load_kernels(options.store)
@@ -223,15 +223,15 @@ def _check_job(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--tokens",
             f"{options.tokens:g}",
-            "--examples states the size of the job as well",
-            "give only one of the two",
+            "cannot be combined with --examples, which also states the size of the job",
+            "omit one of them",
         )
     if options.epochs and not options.examples:
         raise ConfigError(
             "--epochs",
             f"{options.epochs:g}",
-            "the size of an epoch is missing",
-            "add --examples N, such as --examples 1281167",
+            "needs --examples, the number of examples in an epoch",
+            "add for example --examples 1281167",
         )
 
 
@@ -246,8 +246,8 @@ def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
             raise ConfigError(
                 "--tokens",
                 f"{options.tokens:g}",
-                f"{offer.label} is counted in examples",
-                "write --examples N",
+                f"does not apply to {offer.label}, whose work is counted in examples",
+                "use --examples N instead",
             )
         return float(options.tokens)
     if not options.examples:
@@ -286,7 +286,7 @@ def _check_engine(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--version-of",
             options.version_of,
-            "the atlas has no products of this version",
+            "the atlas has no matrix products of this version",
             f"choose one of {known}",
         )
 
@@ -316,7 +316,7 @@ def _answer(
         raise ConfigError(
             "--from",
             options.similar,
-            f"is the prior for kernels of {device}, but the store has none",
+            f"needs kernels that you measured on {device}, but the store has none",
             "measure some: paradnn train -m experiment=kernels",
         )
     try:
@@ -386,7 +386,8 @@ def _read_device_counts(words: Sequence[str]) -> list[int]:
     counts = []
     for text in _values(words, "devices"):
         if not text.isdecimal() or not 1 <= int(text) <= _MAX_DEVICES:
-            raise ConfigError("devices", text, "is not a number of devices", "write for example 8")
+            problem = f"is not a whole number from 1 to {_MAX_DEVICES:,}"
+            raise ConfigError("devices", text, problem, "write for example devices=8")
         counts.append(int(text))
     return counts or [1]
 
@@ -458,16 +459,16 @@ def _read_prices(options: argparse.Namespace) -> dict[str, float]:
                 raise ConfigError(
                     "--price",
                     text,
-                    f"has no price of {', '.join(options.device)}, but of "
-                    f"{', '.join(table) or 'none'}",
-                    "name a different table, or give DEVICE=PER_HOUR",
+                    f"is a table without a price of {', '.join(options.device)}; it has prices of "
+                    f"{', '.join(table) or 'nothing'}",
+                    "name a different table, or write DEVICE=PER_HOUR",
                 )
             prices.update({devices[key.casefold()]: float(priced[key]) for key in priced})
             continue
         if name.casefold() not in devices:
             hint = did_you_mean(name, options.device)
             raise ConfigError(
-                "--price", name, "is not given as --device", f"{hint}add --device '{name}'"
+                "--price", name, "is not one of the --device names", f"{hint}add --device '{name}'"
             )
         prices[devices[name.casefold()]] = positive_price("--price", text, price, "H200=3.5")
     return prices

@@ -63,7 +63,7 @@ def read_change(text: str, flag: str = "--what-if") -> HardwareChange:
                 flag,
                 word,
                 "is not a property of a device",
-                f"{hint}write for example bandwidth=2, or one of {', '.join(names)}",
+                f"{hint}write NAME=FACTOR, such as bandwidth=2, with one of {', '.join(names)}",
             )
         factors[name] = _positive_factor(word, value, flag)
     return HardwareChange(**factors)
@@ -75,7 +75,7 @@ def _positive_factor(word: str, text: str, flag: str) -> float:
     except ValueError:
         factor = math.nan
     if not 0 < factor < math.inf:
-        raise ConfigError(flag, word, "is not a positive factor", "write for example bandwidth=2")
+        raise ConfigError(flag, word, "needs a positive factor", "write for example bandwidth=2")
     return factor
 
 

@@ -634,8 +634,8 @@ def _missing_products_reason(question: _Question) -> str:
     if not known:
         known = [f"{kind} in {precision}" for kind, precision in timed]
     return (
-        f"no products were timed in {question.precision} on this device; timed are "
-        f"{', '.join(known)}"
+        f"no matrix products were timed in {question.precision} on this device; "
+        f"the timed ones are in {', '.join(known)}"
     )
 
 
@@ -968,7 +968,7 @@ def _unsupported_reason(question: _Question) -> str:
     if model.is_communication or (model.is_kernel and model.name not in timed_kernels):
         return f"{model.name} was not timed as part of a step; choose a model, such as gpt"
     if question.devices > 1 and question.parallel not in PARALLEL:
-        return "several devices need parallel=data or parallel=tensor; set it, or use devices=1"
+        return "several devices need parallel=data or parallel=tensor; add one, or use devices=1"
     if question.mode not in ("train", "inference", "generate"):
         return f"mode={question.mode} is unknown to this version"
     if question.mode == "generate" and not model.generates:

@@ -165,15 +165,18 @@ def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
         return dict(timed.iloc[-1])
     matches = timed[timed["run_id"].str.startswith(run_id)]
     if matches.empty:
-        raise _run_error(run_id, "no run of a timed step has an id that begins with it")
+        raise _run_error(run_id, "is not the beginning of the id of a run with timed steps")
     if len(matches) > 1:
-        raise _run_error(run_id, f"the ids of {len(matches)} runs begin with it")
+        raise _run_error(run_id, f"is the beginning of the ids of {len(matches)} runs")
     return dict(matches.iloc[0])
 
 
 def _run_error(run_id: str, problem: str) -> ConfigError:
     return ConfigError(
-        "RUN_ID", run_id, problem, "see run_id in python -m analysis export runs.csv"
+        "RUN_ID",
+        run_id,
+        problem,
+        "write an id from the column run_id of python -m analysis export runs.csv",
     )
 
 

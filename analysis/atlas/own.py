@@ -107,8 +107,9 @@ def own_atlas(
     if not groups:
         kind_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         raise InsufficientData(
-            f"too few kernels were measured on this device ({kind_counts}); "
-            f"at least {MIN_OPERATIONS} of a kind are needed, {2 * MIN_OPERATIONS} are better"
+            f"too few kernels were measured on {device} ({kind_counts}): an estimate needs at "
+            f"least {MIN_OPERATIONS} of a kind, better {2 * MIN_OPERATIONS}; "
+            "measure more: paradnn train -m experiment=kernels"
         )
     return Atlas(tuple(_with_overheads(groups).values()))
 
@@ -130,7 +131,7 @@ def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any])
     if runs.empty:
         settings = " ".join(f"{name}={value}" for name, value in wanted.items())
         raise InsufficientData(
-            f"no kernel was measured on this device with {settings}; "
+            f"no kernel was measured on {device} with {settings}; "
             "measure some: paradnn train -m experiment=kernels"
         )
     for name in IDENTITY:

@@ -59,11 +59,14 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
             "--device",
             device,
             "has no specifications, which a system file needs",
-            "choose another",
+            "choose a device with specifications, such as H200",
         )
     gemm = atlas.find_group(device, "gemm", "bfloat16")
     if gemm is None:
-        raise InsufficientData(f"no products of 16-bit numbers were timed on {device}")
+        raise InsufficientData(
+            f"no matrix products in bfloat16 were timed on {device}, but a system file needs them; "
+            "choose a different --device"
+        )
     products = [product(side, side, side, 2) for side in _PRODUCT_SIDES]
     vector_products = [product(1, side, side, 2) for side in _MATRIX_SIDES]
     rates = {

@@ -108,9 +108,9 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
         if rows.empty:
             break
     if rows.empty and applied:
-        raise InsufficientData(f"no {noun}s with {format_conditions(applied)}")
+        raise InsufficientData(f"no {noun} satisfies {format_conditions(applied)}")
     if rows.empty:
-        raise InsufficientData(f"no {noun}s")
+        raise InsufficientData(f"there are no {noun}s")
     return rows
 
 
@@ -135,7 +135,7 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
             raise InsufficientData("none of these runs has outcome ok")
         rows = ok[ok[metric].notna()] if metric in ok else ok.iloc[:0]
         if rows.empty:
-            raise InsufficientData(f"no {metric} was measured in these {counted(len(ok), 'run')}")
+            raise InsufficientData(f"no {metric} was recorded in {counted(len(ok), 'run')}")
     rows = require_homogeneous(rows, pool=data.pool)
     data.used.update(rows["run_id"])
     if rows.attrs.get("pooled"):
@@ -211,10 +211,10 @@ def paired_operations(
         rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
         if rows.empty:
             raise InsufficientData(
-                f"none of these {counted(len(runs), 'run')} was profiled; {profiling_remedy(runs)}"
+                f"no profile was recorded in {counted(len(runs), 'run')}; {profiling_remedy(runs)}"
             )
         if metric not in rows or rows[metric].isna().all():
-            raise InsufficientData(f"no {metric} in the operation tables")
+            raise InsufficientData(f"the operation tables have no {metric}")
         sides.append(rows)
     sides[1] = require(sides[1], operations, "operation")
     operations_a, operations_b = (rows.rename(columns={"type": _OPERATION}) for rows in sides)
@@ -463,7 +463,9 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
     if not versions:
         raise InsufficientData(f"no run records {name}")
     if len(versions) < 2:
-        raise InsufficientData(f"only one {name}: {versions[0]}")
+        raise InsufficientData(
+            f"all runs have {name}={versions[0]}, and successive versions need two"
+        )
     conditions = [{name: (Condition(name, "=", (version,)),)} for version in versions]
     return [(new, old) for old, new in itertools.pairwise(conditions)]
 
@@ -538,7 +540,7 @@ def _share(check: Check, data: Data) -> CheckFinding:
     profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
     if profiled.empty:
         raise InsufficientData(
-            f"none of these {counted(len(runs), 'run')} was profiled; {profiling_remedy(runs)}"
+            f"no profile was recorded in {counted(len(runs), 'run')}; {profiling_remedy(runs)}"
         )
     missing = [name for name in check.operations if name not in profiled]
     if missing:
@@ -573,8 +575,8 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     both = points_b & set(points_a)
     if not both:
         raise InsufficientData(
-            f"none of the {counted(len(points_b), 'point')} that ended as "
-            f"{'|'.join(check.b_outcome)} was tried with {format_conditions(check.a)}"
+            f"{counted(len(points_b), 'point')} ended as {'|'.join(check.b_outcome)} with "
+            f"{format_conditions(check.b)}, but none was tried with {format_conditions(check.a)}"
         )
     points = tried_a.assign(_key=points_a).drop_duplicates("_key")
     points = points[points["_key"].isin(both)]
@@ -672,7 +674,7 @@ def _regress_on(
     design = _rank_design(rows, columns)
     texts = [name for name in columns if name not in design]
     if texts:
-        raise InsufficientData(f"{texts[0]} is a text, not a number")
+        raise InsufficientData(f"{texts[0]} is a column of texts, not of numbers")
     regression = _regress_ranks(rows, when, design)
     for name in columns:
         if name in regression.collinear:

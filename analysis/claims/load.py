@@ -73,7 +73,7 @@ def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "cannot be read"
         raise DataError(
-            f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; fix that line"
+            f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; correct its syntax"
         ) from None
     if not isinstance(entries, list) or not entries:
         raise DataError(
@@ -133,7 +133,10 @@ def _check(entry: Any, shared: Conditions, location: str) -> Check:
     kind = str(entry.get("kind", "(none)")) if isinstance(entry, dict) else ""
     if kind and kind not in KINDS:
         raise ConfigError(
-            f"{location}: kind", kind, "no such kind", f"choose one of {', '.join(KINDS)}"
+            f"{location}: kind",
+            kind,
+            "is not a kind of check",
+            f"choose one of {', '.join(KINDS)}",
         )
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -176,14 +179,14 @@ def _require_sides(entry: Mapping[str, Any], location: str) -> None:
         remedy = "a speedup has two sides: write a: and b:"
         raise ConfigError(f"{location}: {missing}", "(none)", "is missing", remedy)
     if entry["kind"] == "ratio" and ("a" in entry) == ("successive" in entry):
-        given = "both" if "a" in entry else "neither"
-        remedy = "write a: and b:, or successive: version.tensorflow"
-        raise ConfigError(
-            f"{location}: a, b or successive",
-            given,
-            "a ratio needs two sides or successive versions, not both",
-            remedy,
-        )
+        if "a" in entry:
+            given = "both"
+            problem = "a ratio compares either two sides or successive versions"
+        else:
+            given = "(none)"
+            problem = "a ratio needs two sides or successive versions"
+        remedy = "write either a: and b:, or successive: version.tensorflow"
+        raise ConfigError(f"{location}: a, b or successive", given, problem, remedy)
     if "operations" in entry and entry.get("paired") is False:
         raise ConfigError(f"{location}: paired", False, "operations are always paired", "omit it")
 
@@ -208,8 +211,8 @@ def _require_keys(entry: Any, needed: Sequence[str], others: Sequence[str], loca
     allowed = sorted({*needed, *others})
     for key, value in entry.items():
         if key not in allowed:
-            remedy = f"{did_you_mean(str(key), allowed)}keys here: {', '.join(allowed)}"
-            raise ConfigError(f"{location}: {key}", value, "no such key", remedy)
+            remedy = f"{did_you_mean(str(key), allowed)}choose from {', '.join(allowed)}"
+            raise ConfigError(f"{location}: {key}", value, "is an unknown key", remedy)
         if value in (None, "", [], {}) and key != "where":
             raise ConfigError(f"{location}: {key}", value, "is empty", "write a value")
     for key in needed:
@@ -255,7 +258,9 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bou
     if end:
         return Bound(**{end: _number(value, key)})
     if not isinstance(value, list) or len(value) != 2:
-        raise ConfigError(key, value, "expects two numbers", "write between: [2.0, 2.6]")
+        raise ConfigError(
+            key, value, "expects two numbers", "write for example between: [2.0, 2.6]"
+        )
     bound = Bound(*(_number(part, key) for part in value))
     if bound.low >= bound.high:
         raise ConfigError(
@@ -270,7 +275,7 @@ def _conditions(value: Any, key: str) -> Conditions:
             key,
             value,
             "is not a mapping",
-            f"write {key.rpartition(' ')[2]}: {{platform.name: cpu}}",
+            f"write for example {key.rpartition(' ')[2]}: {{platform.name: cpu}}",
         )
     conditions = {}
     for name, wanted in value.items():
@@ -279,8 +284,8 @@ def _conditions(value: Any, key: str) -> Conditions:
             raise ConfigError(
                 f"{key}: {name}",
                 wanted,
-                "is not a value",
-                "write a value, a list of values, or '>=1024'",
+                "is not a condition",
+                "write a value, a list of values, or a comparison such as '>=1024'",
             )
         conditions[str(name)] = claim_conditions(str(name), values, key)
     return conditions

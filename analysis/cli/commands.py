@@ -144,7 +144,7 @@ def _export(options: ExportOptions, selection: Selection) -> None:
         _export_parquet(options, selection)
         return
     if options.file is None:
-        raise ConfigError("FILE", "(none)", "nothing to write to", "give FILE or --parquet DIR")
+        raise ConfigError("FILE", "(none)", "is missing", "name a FILE, or give --parquet DIR")
     path = check_file(
         options.file,
         "FILE",
@@ -306,7 +306,7 @@ def _read_published(source: PublishedSource, folder: str | None) -> ImportedFold
             "DIR",
             "(none)",
             f"{command} reads files that the package does not contain",
-            f"give a {source.folder}",
+            f"name the folder of a {source.folder}",
         )
     reader = import_module(f"analysis.published.{source.name}")
     return getattr(reader, f"read_{source.name}")(Path(folder))  # type: ignore[no-any-return]

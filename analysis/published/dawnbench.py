@@ -86,7 +86,7 @@ def read_dawnbench(folder: Path) -> ImportedFolder:
             title = f"published, DAWNBench {name}"
             publications.append(Publication(title, _DESCRIPTION.format(name), _PUBLISHED_MS, runs))
     if not publications:
-        problem = "holds no series of DAWNBench" if folder.is_dir() else "is not a folder"
+        problem = "contains no DAWNBench results" if folder.is_dir() else "is not a folder"
         raise DataError(
             f"{folder}: {problem}; give a clone of stanford-futuredata/dawn-bench-entries"
         )

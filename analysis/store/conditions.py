@@ -71,7 +71,7 @@ class Condition:
             return self._meets_equality(column)
         except ValueError as error:
             problem = f"{str(error)!r} is not a value of {self.column}"
-            remedy = f"its values are of type {column.dtype}"
+            remedy = _value_remedy(column, self.sign)
             raise ConfigError(option, str(self), problem, remedy) from None
 
     def _meets_equality(self, column: pd.Series) -> Any:
@@ -232,7 +232,7 @@ def _check_order(condition: Condition, option: str) -> None:
         raise ConfigError(
             option,
             str(condition),
-            "is compared with neither a number nor a time",
+            f"compares with {value!r}, which is neither a number nor a time",
             f"write for example '{condition.column}>=1024', or use = or !=",
         ) from None
 
@@ -288,6 +288,18 @@ def _column_kind(column: pd.Series) -> _ColumnKind:
     if pd.api.types.is_numeric_dtype(column):
         return "number"
     return "text"
+
+
+def _value_remedy(column: pd.Series, sign: str) -> str:
+    """Return what to write as the operand of a condition on a column."""
+    kind = _column_kind(column)
+    if kind == "boolean":
+        return f"write {column.name}=true or {column.name}=false"
+    if kind == "time":
+        return "write a time, such as 2026-01-31"
+    if kind == "number" or sign not in _COMPARISONS:
+        return "write a number"
+    return "write a number, or use = or !="
 
 
 def _parse_value(text: str, kind: _ColumnKind) -> Any:

@@ -187,7 +187,7 @@ def profiling_remedy(runs: pd.DataFrame) -> str:
             "published measurements have no profiles; measure the points on your machine with "
             "measure.profile=true"
         )
-    return "measure with measure.profile=true"
+    return "measure the points again with measure.profile=true"
 
 
 def select_rows(frame: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
@@ -247,7 +247,7 @@ def require_homogeneous(
         options = " ".join(_CHOOSING_OPTIONS.get(key, f"--tag {key}=...") for key in differing)
         raise HeterogeneousError(
             f"these runs are heterogeneous: {description}; "
-            f"choose with {options}, or pool them with --pool"
+            f"choose runs with {options}, or pool them with --pool"
         )
     pooled = frame.copy(deep=False)
     pooled.attrs["pooled"] = description
@@ -321,7 +321,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if "point_id" not in frame:
         raise SchemaError(
-            "point_id: (none): these runs have no point_id, so their replicates are unknown"
+            "these runs have no point_id, so their replicates cannot be found; choose other runs"
         )
     keys = ["point_id", *(key for key in IDENTITY if key in frame)]
     metrics = list(units(frame.columns))

@@ -400,7 +400,9 @@ def _parse_table(content: bytes, name: str, run_id: str) -> pd.DataFrame:
         return pd.DataFrame(value["data"], columns=value["columns"])
     except (ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:_MAX_DAMAGE_LENGTH]
-        raise DataError(f"{name} of run {run_id} is damaged: {reason}") from error
+        raise DataError(
+            f"{name} of run {run_id} is damaged ({reason}); choose other runs"
+        ) from error
 
 
 def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:

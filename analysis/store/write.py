@@ -296,7 +296,9 @@ def import_bundle(
     address = address_of(str(path))
     reader = open_reader(address)
     if not address.is_bundle:
-        raise StoreError(f"{path}: is not a bundle of results; give a .zip that `export` wrote")
+        raise StoreError(
+            f"{path}: is not a bundle of results; give a .zip of python -m analysis export"
+        )
     rows = reader.read(Query(tuple(reader.experiments()), unfinished=True))
     for row in rows:
         extract(row.run.artifact_uri or "", None)

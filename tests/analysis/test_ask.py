@@ -347,13 +347,21 @@ def test_the_interval_of_a_ratio_has_its_nominal_coverage() -> None:
 REJECTED = [
     pytest.param("parallel=tensor", "parallel=tensor: needs several devices", id="one-device"),
     pytest.param("devices=8 parallel=tensr", "did you mean tensor", id="misspelled-parallel"),
-    pytest.param("devices=0", "devices=0: is not a number of devices", id="no-device"),
-    pytest.param("--epochs 3", "add --examples N", id="epochs-without-examples"),
-    pytest.param("--tokens 1e9 --examples 5", "give only one of the two", id="two-jobs"),
+    pytest.param("devices=0", "devices=0: is not a whole number from 1 to 100,000", id="no-device"),
+    pytest.param(
+        "--epochs 3",
+        "needs --examples, the number of examples in an epoch",
+        id="epochs-without-examples",
+    ),
+    pytest.param(
+        "--tokens 1e9 --examples 5",
+        "cannot be combined with --examples, which also states",
+        id="two-jobs",
+    ),
     pytest.param("--price H20=2", "did you mean H200? add --device 'H20'", id="misspelled-price"),
     pytest.param("--price nothing", "--price=nothing", id="unknown-table"),
     pytest.param("--what-if bandwith=2", "did you mean bandwidth", id="misspelled-change"),
-    pytest.param("--what-if peak=0", "peak=0: is not a positive factor", id="zero-factor"),
+    pytest.param("--what-if peak=0", "peak=0: needs a positive factor", id="zero-factor"),
     pytest.param("--figure a.bmp", "name a .png, .svg or .pdf file", id="figure-ending"),
 ]
 
@@ -376,7 +384,7 @@ def test_tokens_of_a_model_without_tokens_are_rejected(
 ) -> None:
     assert ask(shlex.split("--device V100 model=fc --tokens 1e9")) == 2
 
-    assert "is counted in examples; write --examples N" in capsys.readouterr().err
+    assert "whose work is counted in examples; use --examples N instead" in capsys.readouterr().err
 
 
 def test_an_a100_has_the_memory_of_the_timed_variant() -> None:

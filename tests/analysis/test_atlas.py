@@ -198,7 +198,7 @@ def test_the_step_time_grows_with_the_batch() -> None:
     [
         pytest.param(
             {"precision": "float32"},
-            "no products were timed in float32 on this device",
+            "no matrix products were timed in float32 on this device",
             id="precision",
         ),
         pytest.param(
@@ -415,9 +415,9 @@ REJECTED = [
     ),
     (
         "--device H200 --version-of 9 model=gpt",
-        "--version-of=9: the atlas has no products of this version",
+        "--version-of=9: the atlas has no matrix products of this version",
     ),
-    ("--device H200 --price H100=2 model=gpt", "H100: is not given as --device"),
+    ("--device H200 --price H100=2 model=gpt", "H100: is not one of the --device names"),
     ("--device H200 --from H100 model=gpt", "the store has none; measure some"),
     ("--device H200 --system calculon", "needs a single --device, --json FILE, and no point"),
     ("--device H200 --system calculon --json /none/no.json", "--json=/none/no.json: cannot be"),

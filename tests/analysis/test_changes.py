@@ -151,7 +151,9 @@ def test_versions_are_ordered_by_number() -> None:
 
 
 def test_too_few_sessions_and_unknown_columns_are_rejected() -> None:
-    with pytest.raises(InsufficientData, match="no series has 8 sessions, the longest has 7"):
+    with pytest.raises(
+        InsufficientData, match="a series needs 8 sessions, but the longest series has 7"
+    ):
         changes(history(5, sessions=7))
     with pytest.raises(ConfigError, match="--by=nothing: these runs have no such column"):
         changes(history(5), ChangesOptions(by="nothing"))
@@ -213,8 +215,8 @@ def test_each_command_metric_and_base_of_gates_is_a_series(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("[" * 100_000, "line 1: not a line of paradnn gate", id="nested too deeply"),
-        pytest.param('{"ratio": 1}', "line 1: not a line of paradnn gate", id="fields missing"),
+        pytest.param("[" * 100_000, "line 1 is not a gate result", id="nested too deeply"),
+        pytest.param('{"ratio": 1}', "line 1 is not a gate result", id="fields missing"),
         pytest.param("", "has no gate results", id="empty"),
     ],
 )

@@ -178,7 +178,9 @@ def replicated_times(
 
 
 def test_runs_without_messages_are_rejected() -> None:
-    assert_rejected("channel", runs(POINTS), "no run measured messages; measure some")
+    assert_rejected(
+        "channel", runs(POINTS), "no run timed messages between processes; measure some"
+    )
 
 
 def test_replicates_of_a_size_count_once() -> None:

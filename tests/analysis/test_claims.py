@@ -306,7 +306,10 @@ def test_every_version_is_compared_with_its_predecessor(
     check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
 
     assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
-    assert answer(check, parts[0]) == (NO_DATA, "only one version.tensorflow: 2.8")
+    assert answer(check, parts[0]) == (
+        NO_DATA,
+        "all runs have version.tensorflow=2.8, and successive versions need two",
+    )
 
 
 def operation_table(
@@ -347,7 +350,9 @@ def test_a_share_adds_up_the_selected_operations() -> None:
     table_with_intensity = operation_table(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame, table_with_intensity)[0] == YES
 
-    unprofiled = "none of these 64 runs was profiled; measure with measure.profile=true"
+    unprofiled = (
+        "no profile was recorded in 64 runs; measure the points again with measure.profile=true"
+    )
     assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (NO_DATA, unprofiled)
 
 
@@ -399,12 +404,12 @@ def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
     [
         pytest.param(
             "{kind: threshold, metric: parameters, at_least: 1}",
-            "no parameters was measured in these 64 runs",
+            "no parameters was recorded in 64 runs",
             id="metric",
         ),
         pytest.param(
             "{kind: threshold, metric: parameters, at_least: 1, where: {family: rnn}}",
-            "no runs with family=rnn",
+            "no run satisfies family=rnn",
             id="family",
         ),
         pytest.param(
@@ -424,7 +429,7 @@ def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
         ),
         pytest.param(
             "{kind: trend, metric: examples_per_second, of: precision, direction: rises}",
-            "precision is a text, not a number",
+            "precision is a column of texts, not of numbers",
             id="text column",
         ),
         pytest.param(
@@ -484,7 +489,7 @@ def test_a_claim_reports_checks_without_data() -> None:
     report = printed_text(verdicts_of_thresholds(["true", "without data"]))
 
     assert "as far as measured: 1 of 2 checks" in report
-    assert "no data: no runs with family=rnn (1 check)" in report
+    assert "no data: no run satisfies family=rnn (1 check)" in report
 
 
 def test_a_claim_is_about_the_points_that_both_sides_measured() -> None:
@@ -592,7 +597,7 @@ def test_scaling_software_and_infeed_report_the_planted_effects(
 
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert (
-        error == "error: --baseline=2.9: needs exactly one column; "
+        error == "error: --baseline=2.9: needs --by with exactly one column; "
         "name the column, such as --by version.tensorflow\n"
     )
 
@@ -702,7 +707,7 @@ def claim(check: str) -> str:
             id="id twice",
         ),
         pytest.param(
-            "claims.yaml: claim 1: sais=it: no such key; did you mean says?",
+            "claims.yaml: claim 1: sais=it: is an unknown key; did you mean says?",
             claim(COMPARISON).replace("says", "sais"),
             id="misspelled key",
         ),
@@ -717,12 +722,12 @@ def claim(check: str) -> str:
             id="says a number",
         ),
         pytest.param(
-            "claim 1: check 1: kind=contrast: no such kind; choose one of trend, ",
+            "claim 1: check 1: kind=contrast: is not a kind of check; choose one of trend, ",
             claim("{kind: contrast, a: {x: 1}, b: {x: 2}, at_least: 0.5}"),
             id="unknown kind",
         ),
         pytest.param(
-            "claim 1: check 1: atleast=0.5: no such key; did you mean at_least?",
+            "claim 1: check 1: atleast=0.5: is an unknown key; did you mean at_least?",
             claim("{kind: compare, a: {x: 1}, b: {x: 2}, atleast: 0.5}"),
             id="misspelled bound",
         ),
@@ -762,12 +767,12 @@ def claim(check: str) -> str:
             id="side not a mapping",
         ),
         pytest.param(
-            "check 1: b=x>many: is compared with neither a number nor a time; write",
+            "check 1: b=x>many: compares with 'many', which is neither a number nor a time; write",
             claim("{kind: compare, a: {x: 1}, b: {x: '>many'}, at_least: 0.5}"),
             id="condition not a number",
         ),
         pytest.param(
-            "check 1: b: x={}: is not a value",
+            "check 1: b: x={}: is not a condition",
             claim("{kind: compare, a: {x: 1}, b: {x: {}}, at_least: 0.5}"),
             id="condition a mapping",
         ),

@@ -309,7 +309,7 @@ def test_bounds_with_missing_points_equal_a_count_by_hand() -> None:
         ),
         pytest.param(
             "device=A 'device=A & batch_size=64'",
-            "A and B=3 runs: must not be on both sides",
+            "A and B=3 runs: cannot be on both sides",
             id="device=A 'device=A & batch_size=64'",
         ),
         pytest.param(
@@ -319,7 +319,7 @@ def test_bounds_with_missing_points_equal_a_count_by_hand() -> None:
         ),
         pytest.param(
             "device=A device=B --metric parameters",
-            "metric=parameters: has no better direction",
+            "metric=parameters: cannot be ranked: neither high nor low values are better",
             id="device=A device=B --metric parameters",
         ),
         pytest.param(
@@ -329,7 +329,7 @@ def test_bounds_with_missing_points_equal_a_count_by_hand() -> None:
         ),
         pytest.param(
             "device=A device=B --metric flops_per_second",
-            "metric=flops_per_second: the runs of A do not have it",
+            "metric=flops_per_second: is not recorded in the runs of A",
             id="device=A device=B --metric flops_per_second",
         ),
     ],

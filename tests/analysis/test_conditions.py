@@ -81,7 +81,7 @@ def test_a_condition_selects_the_same_rows_in_where_and_in_claims(
     if rows:
         assert list(require(FRAME, check.where)["row"]) == rows
     else:
-        with pytest.raises(InsufficientData, match=f"no runs with {column}{condition}"):
+        with pytest.raises(InsufficientData, match=f"no run satisfies {column}{condition}"):
             require(FRAME, check.where)
 
 
@@ -110,34 +110,37 @@ def test_all_conditions_must_hold_and_listed_values_are_alternatives() -> None:
         ),
         pytest.param(
             "b=maybe",
-            "--where=b=maybe: 'maybe' is not a value of b; its values are of type boolean",
+            "--where=b=maybe: 'maybe' is not a value of b; write b=true or b=false",
             id="not a boolean",
         ),
         pytest.param(
             "n=one",
-            "--where=n=one: 'one' is not a value of n; its values are of type Int64",
+            "--where=n=one: 'one' is not a value of n; write a number",
             id="not a number",
         ),
         pytest.param(
             "n=1*",
-            "--where=n=1*: '1*' is not a value of n; its values are of type Int64",
+            "--where=n=1*: '1*' is not a value of n; write a number",
             id="pattern for a number",
         ),
         pytest.param(
             "b>true",
             (
-                "is compared with neither a number nor a time; write for example 'b>=1024', or "
+                "compares with 'true', which is neither a number nor a time; "
+                "write for example 'b>=1024', or "
                 "use = or !="
             ),
             id="order of booleans",
         ),
         pytest.param(
             "b>1",
-            "'1' is not a value of b; its values are of type boolean",
+            "'1' is not a value of b; write b=true or b=false",
             id="number for a boolean",
         ),
         pytest.param(
-            "s>a", "--where=s>a: is compared with neither a number nor a time", id="order of text"
+            "s>a",
+            "--where=s>a: compares with 'a', which is neither a number nor a time",
+            id="order of text",
         ),
         pytest.param("n>2026-01-01", "'2026-01-01' is not a value of n", id="time for a number"),
         pytest.param("t=soon", "'soon' is not a value of t", id="not a time"),

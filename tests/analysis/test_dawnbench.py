@@ -138,7 +138,7 @@ def test_a_damaged_file_is_read_or_reported_in_one_line(name: str, tmp_path: Pat
 
 
 def test_a_folder_without_entries_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no series of DAWNBench"):
+    with pytest.raises(DataError, match="contains no DAWNBench results"):
         read_dawnbench(tmp_path)
     with pytest.raises(DataError, match="is not a folder"):
         read_dawnbench(tmp_path / "missing")
@@ -149,5 +149,5 @@ def test_files_beyond_the_size_limit_are_rejected(
 ) -> None:
     monkeypatch.setattr(source, "MAX_FILE_BYTES", 10)
 
-    with pytest.raises(DataError, match="holds no series"):
+    with pytest.raises(DataError, match="contains no DAWNBench results"):
         read_dawnbench(write_entries(tmp_path))

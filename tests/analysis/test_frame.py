@@ -129,7 +129,7 @@ def test_heterogeneous_runs_are_rejected_with_the_reason(store: str) -> None:
     assert str(caught.value) == (
         "these runs are heterogeneous: environment_id = env-a (30 runs), env-b (4 runs), differing in "
         "device (Test CPU, 2 cores / Test GPU), platform.name (cpu / gpu), version.tensorflow (2.21.0 / 2.20.0); "
-        "choose with --tag environment_id=..., or pool them with --pool"
+        "choose runs with --tag environment_id=..., or pool them with --pool"
     )
 
     pooled = require_homogeneous(frame, pool=True)
@@ -177,5 +177,5 @@ def test_replicates_in_different_environments_are_not_aggregated(store: str) -> 
         "30 fc points and 2 lstm points with two replicates each"
     )
     assert len(aggregate_replicates(two_environments)) == 64
-    with pytest.raises(SchemaError, match="point_id: "):
+    with pytest.raises(SchemaError, match="these runs have no point_id"):
         aggregate_replicates(frame.drop(columns="point_id"))

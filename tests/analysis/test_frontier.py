@@ -300,7 +300,7 @@ def training_run(
     [
         pytest.param(
             "--limit parameters=3",
-            "--limit=parameters: has no better direction",
+            "--limit=parameters: cannot be ranked: neither high nor low values are better",
             id="--limit parameters=3",
         ),
         pytest.param(
@@ -343,7 +343,7 @@ def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> N
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        pytest.param(three_devices().head(1), "1 choice with", id="one choice"),
+        pytest.param(three_devices().head(1), "but these runs have 1", id="one choice"),
         pytest.param(
             three_devices().assign(protocol_id=["p", "q", "p"]), "protocol", id="two protocols"
         ),
@@ -435,7 +435,7 @@ def test_generations_are_ranked_by_throughput_and_interactivity() -> None:
     ("options", "problem"),
     [
         pytest.param({"x": "tokens"}, "--x=tokens: is not a metric", id="unknown"),
-        pytest.param({"y": "flops_per_step"}, "--y=.*has no better direction", id="neutral"),
+        pytest.param({"y": "flops_per_step"}, "--y=.*: cannot be ranked", id="neutral"),
         pytest.param(
             {"x": "step_time_ms", "y": "step_time_ms"}, "--y=.*the same as --x", id="equal"
         ),

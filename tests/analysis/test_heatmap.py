@@ -184,7 +184,7 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     ]
 
     omitted = [str(group) for group in result.omitted]
-    assert omitted == ["lstm on Test CPU: no run with both batch_size and model.nodes"]
+    assert omitted == ["lstm on Test CPU: no run has both batch_size and model.nodes"]
     assert "x" not in result.run_ids
 
     one_device = two_devices.assign(device="one")
@@ -218,7 +218,7 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
         ),
         pytest.param(
             "--y nodes --metric speed",
-            "--metric=speed: is not a metric of these runs; they have",
+            "--metric=speed: is not a metric of these runs; choose a metric that they have",
             id="--y nodes --metric speed",
         ),
     ],

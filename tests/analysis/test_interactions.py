@@ -118,7 +118,7 @@ def test_two_optimizations_that_overlap_have_a_combined_factor_below_1() -> None
 
 def test_interactions_of_one_hyperparameter_are_rejected() -> None:
     frame = runs(POINTS, examples_per_second=speed_of(POINTS, 0.0))
-    with pytest.raises(InsufficientData, match="two hyperparameters that vary"):
+    with pytest.raises(InsufficientData, match="--interactions needs two or more hyperparameters"):
         fit(frame, on=("nodes",))
 
 

@@ -68,7 +68,7 @@ def test_the_knee_of_a_queue_is_at_half_of_its_capacity() -> None:
         ),
         pytest.param(
             pd.DataFrame([queue(1.0)])[["run_id", "outcome"]].assign(family=None),
-            "queries by a schedule",
+            "no run with scenario=server has",
             id="no scheduled queries",
         ),
     ],

@@ -341,7 +341,7 @@ def test_runs_that_are_not_replicates_are_rejected() -> None:
 
     with pytest.raises(
         ConfigError,
-        match=r"runs of A=optimizer.learning_rate = 0.1, 0.2: differ at the same point",
+        match=r"optimizer.learning_rate of A=0.1, 0.2: the runs of a point in A have",
     ):
         pair(swept, published)
 

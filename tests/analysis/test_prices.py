@@ -34,7 +34,10 @@ def test_later_prices_override_earlier_ones_and_invalid_tables_are_rejected(tmp_
     second_table.write_text("currency: EUR\nper_hour: {box: 0.5}\n")
 
     assert read_prices([str(second_table)], run()).per_hour == {"box": 0.5}
-    with pytest.raises(ConfigError, match="are in EUR and USD; give tables of one currency"):
+    with pytest.raises(
+        ConfigError,
+        match=r"these tables are in different currencies \(EUR, USD\); give tables of one",
+    ):
         read_prices([str(page), str(second_table)], run())
 
     for text, message in (
@@ -106,7 +109,8 @@ def test_a_given_currency_replaces_the_recorded_one() -> None:
     assert currency_of(with_costs(frame, PriceList())) == "EUR"
     assert currency_of(with_costs(frame, PriceList({"V100": 2.0, "other": 1.0}, "USD"))) == "USD"
     with pytest.raises(
-        ConfigError, match="price_currency=EUR, USD: prices of these runs cannot be compared"
+        ConfigError,
+        match="price_currency=EUR, USD: prices in different currencies cannot be compared",
     ):
         currency_of(with_costs(frame, PriceList({"V100": 2.0}, "USD")))
     assert currency_of(with_costs(run(), PriceList({"V100": 2.0}))) == ""

@@ -121,7 +121,8 @@ def test_observations_with_published_data_have_verdicts(frame: pd.DataFrame) -> 
     }
     assert {verdicts[str(name)].answer for name in (*range(4, 7), *range(9, 15))} == {"no data"}
     assert (
-        verdicts["6"].findings[0].missing == "no runs with family=fc, mode=train, platform.name=cpu"
+        verdicts["6"].findings[0].missing
+        == "no run satisfies family=fc, mode=train, platform.name=cpu"
     )
     assert {name for name, verdict in verdicts.items() if verdict.answer == "supported"} == {
         "1",

@@ -257,7 +257,7 @@ def test_the_command_reports_and_draws_the_limit_of_each_family(tmp_path: Path) 
 
     with pytest.raises(
         ConfigError,
-        match=r"--device=\(all\): 7 roofs, .* do not fit one figure; choose with --device",
+        match=r"--device=\(all\): 7 roofs, .* do not fit one figure, .*; choose fewer with",
     ):
         run_roofline(seven_roofs.assign(point_id=seven_roofs["run_id"])).figure()
 
@@ -297,7 +297,7 @@ def test_a_frame_of_more_than_a_hundred_columns_raises_no_warning() -> None:
         ),
         pytest.param(
             "--operations abc --color nodes",
-            "--color=nodes: applies to models",
+            "--color=nodes: cannot be combined with --operations",
             id="--operations abc --color nodes",
         ),
         pytest.param("--operations all", "no chosen run was profiled", id="--operations all"),

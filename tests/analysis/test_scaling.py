@@ -105,12 +105,12 @@ def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> N
         ),
         pytest.param(
             planted(0.1).query("devices == 1"),
-            "all runs have devices=1, and scaling compares one with more",
+            "all runs have devices=1, but scaling compares devices=1 with larger counts",
             id="one device",
         ),
         pytest.param(
             planted(0.1).query("devices > 1"),
-            "all runs have devices=2,4,8, and scaling compares one with more",
+            "all runs have devices=2,4,8, but scaling compares devices=1 with larger counts",
             id="several devices",
         ),
         pytest.param(

@@ -310,7 +310,7 @@ def with_exclusive_columns() -> pd.DataFrame:
         ),
         pytest.param(
             "--metric step_time_ms",
-            "no chosen run has a value for it; they have flops_utilization",
+            "has no value in the chosen runs; choose a metric that they have",
             id="--metric step_time_ms",
         ),
         pytest.param(

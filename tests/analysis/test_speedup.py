@@ -235,7 +235,7 @@ def test_sides_without_profiles_or_common_operations_are_rejected() -> None:
     a, types_a = profiled("A")
     b, types_b = profiled("B")
 
-    with pytest.raises(InsufficientData, match="no profile in 40 runs of B"):
+    with pytest.raises(InsufficientData, match="no profile was recorded in 40 runs of B"):
         operation_speedup(a, b, types_a)
 
     renamed = types_b.assign(type=types_b["type"] + " fusion")
