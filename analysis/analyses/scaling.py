@@ -491,7 +491,7 @@ def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
         )
     if by not in measured or measured[by].notna().sum() == 0:
         raise InsufficientData(
-            f"--by={by}: no measured run records this count; measure the same points with "
+            f"{by}: no measured run records this count; measure the same points with "
             f"{_count_key(by)}=1 and with a larger count"
         )
     if not pd.api.types.is_numeric_dtype(measured[by]):

@@ -306,7 +306,7 @@ def _read_published(source: PublishedSource, folder: str | None) -> ImportedFold
             "DIR",
             "(none)",
             f"{command} reads files that the package does not contain",
-            f"name the folder of a {source.folder}",
+            f"give a {source.folder}",
         )
     reader = import_module(f"analysis.published.{source.name}")
     return getattr(reader, f"read_{source.name}")(Path(folder))  # type: ignore[no-any-return]

@@ -340,7 +340,7 @@ def test_deeply_nested_values_do_not_crash_a_reader(tmp_path: Path) -> None:
     assert main(["compare-published", "--store", store]) in (0, 2)
     assert read_environment(load(store).iloc[0], store) == {}
     with pytest.raises(
-        DataError, match=r"operations\.json of run r1 is damaged: nested too deeply"
+        DataError, match=r"operations\.json of run r1 is damaged \(nested too deeply"
     ):
         _parse_table(deep.encode() * 20, "operations.json", "r1")
 

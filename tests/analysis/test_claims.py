@@ -372,7 +372,7 @@ def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
     assert answer(check + "{type: Add}, at_least: 2.5}", frame, tables)[0] == NO
     assert (
         answer(check + "{type: Conv2D}, at_least: 2.5}", frame, tables)[1]
-        == "no operations with type=Conv2D"
+        == "no operation satisfies type=Conv2D"
     )
 
 
@@ -384,8 +384,8 @@ def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
     )
     cpu = side("cpu", POINTS, FLAT)
     untried = (
-        "none of the 32 points that ended as oom_host|oom_device|oom_predicted was tried with "
-        "platform.name=cpu"
+        "32 points ended as oom_host|oom_device|oom_predicted with platform.name=gpu, "
+        "but none was tried with platform.name=cpu"
     )
     for gpu_runs, cpu_runs, expected in (
         (gpu, cpu, (YES, "")),
@@ -434,7 +434,10 @@ def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
         ),
         pytest.param(
             "{kind: scaling, at_least: 0.1}",
-            ("devices: no measured run records this count; measure points with devices=1 and more"),
+            (
+                "devices: no measured run records this count; measure the same points with "
+                "devices=1 and with a larger count"
+            ),
             id="device counts",
         ),
     ],
@@ -598,7 +601,7 @@ def test_scaling_software_and_infeed_report_the_planted_effects(
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert (
         error == "error: --baseline=2.9: needs --by with exactly one column; "
-        "name the column, such as --by version.tensorflow\n"
+        "write for example --by version.tensorflow\n"
     )
 
     out = run(capsys, "infeed", *old_version, *one_device)
@@ -752,7 +755,7 @@ def claim(check: str) -> str:
             id="ends exchanged",
         ),
         pytest.param(
-            "between=2: expects two numbers; write between: [2.0, 2.6]",
+            "between=2: expects two numbers; write for example between: [2.0, 2.6]",
             claim("{kind: compare, a: {x: 1}, b: {x: 2}, between: 2}"),
             id="one end",
         ),
@@ -762,7 +765,7 @@ def claim(check: str) -> str:
             id="side missing",
         ),
         pytest.param(
-            "check 1: b=gpu: is not a mapping; write b: {platform.name: cpu}",
+            "check 1: b=gpu: is not a mapping; write for example b: {platform.name: cpu}",
             claim("{kind: compare, a: {x: 1}, b: gpu, at_least: 0.5}"),
             id="side not a mapping",
         ),
@@ -782,7 +785,7 @@ def claim(check: str) -> str:
             id="negative margin",
         ),
         pytest.param(
-            "a, b or successive=neither: a ratio needs",
+            "a, b or successive=(none): a ratio needs",
             claim("{kind: ratio, at_least: 1}"),
             id="ratio without sides",
         ),
