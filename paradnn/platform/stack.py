@@ -301,8 +301,8 @@ def named_stack(name: str) -> Stack:
         raise ConfigError(
             "software",
             name,
-            "is an existing interpreter, not a stack that can be installed",
-            "python -m paradnn.stacks list shows the stacks",
+            "uses an existing interpreter, so ParaDnn installs no stack for it",
+            f"choose one of {', '.join(installable)}",
         )
     return stack
 

@@ -108,7 +108,9 @@ def test_a_fitted_latency_is_not_negative() -> None:
 
 
 def test_a_fit_of_three_sizes_is_rejected() -> None:
-    with pytest.raises(InsufficientData, match="3 message sizes; a fit needs 4"):
+    with pytest.raises(
+        InsufficientData, match="at least 4 message sizes, but the runs have only 3"
+    ):
         fit_transfers([1, 2, 4, 4], [1, 2, 3, 4])
 
 

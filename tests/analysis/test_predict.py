@@ -156,7 +156,7 @@ def test_a_metric_without_values_is_rejected() -> None:
     assert_rejected(
         "predict --metric peak_memory_bytes",
         factorial_runs(),
-        "--metric=peak_memory_bytes: no chosen run has a value for it",
+        "--metric=peak_memory_bytes: has no value in the chosen runs",
     )
 
 
@@ -172,13 +172,13 @@ def test_a_metric_without_values_is_rejected() -> None:
         pytest.param(
             "",
             factorial_runs().iloc[[0, 1]].reset_index(drop=True),
-            "fc on Test CPU: the space has only 2 points; a prediction needs at least 3",
+            "fc on Test CPU: the hyperparameters of these runs span 2 points",
             id="two points",
         ),
         pytest.param(
             "",
             factorial_runs().iloc[[0, 5, 63]].reset_index(drop=True),
-            "fc on Test CPU: 3 measured points; a prediction needs 5",
+            "fc on Test CPU: a prediction needs 5 measured points, but these runs have 3",
             id="three points",
         ),
         pytest.param(

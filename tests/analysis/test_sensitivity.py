@@ -354,13 +354,13 @@ def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> N
         pytest.param(
             "--log-scale both",
             sweep(np.random.default_rng(13)).assign(flops_utilization=-1.0),
-            "--log-scale=flops_utilization: contains -",
+            "--log-scale=both: flops_utilization contains -",
             id="logarithm of a negative metric",
         ),
         pytest.param(
             "--log-scale both",
             sweep(np.random.default_rng(13)).assign(batch_size=range(200)),
-            "--log-scale=batch_size: contains 0, which",
+            "--log-scale=both: batch_size contains 0, which",
             id="logarithm of zero",
         ),
     ],

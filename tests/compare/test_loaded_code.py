@@ -72,7 +72,7 @@ def run_gate(call: Call, *words: str) -> Outcome:
 def assert_rejected(outcome: Outcome, reason: str) -> None:
     assert outcome.code == 2, outcome.output
     assert reason in outcome.errors
-    assert "give each side its own environment: --setup" in outcome.errors
+    assert "give each side a separate environment: --setup" in outcome.errors
 
 
 def test_an_editable_install_is_rejected(project: Path, call: Call) -> None:

@@ -14,6 +14,7 @@ OPEN_REMEDIES = (
     "choose a batch_size that is a multiple of ",
     "choose a larger value",
     "choose a port of at most ",
+    "choose a divisor of ",
     "choose a multiple of ",
     "choose a smaller batch size",
     "choose a smaller filter, or more padding",
