@@ -10,7 +10,6 @@ from tests.config.test_points import REJECTED, point
 
 #: Starts of open remedies, which leave the value or the key to the user.
 OPEN_REMEDIES = (
-    "allowed are names that begin with ",
     "choose a batch_size that is a multiple of ",
     "choose a larger value",
     "choose a port of at most ",
