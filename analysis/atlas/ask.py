@@ -286,7 +286,7 @@ def _check_engine(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--version-of",
             options.version_of,
-            "the atlas has no matrix products of this version",
+            "the atlas has no timed matrix products of this engine version",
             f"choose one of {known}",
         )
 

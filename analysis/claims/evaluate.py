@@ -568,7 +568,7 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     ended_b = tried_b[tried_b["outcome"].isin(check.b_outcome)]
     if ended_b.empty:
         raise InsufficientData(
-            f"no point ended as {'|'.join(check.b_outcome)} with {format_conditions(check.b)}"
+            f"no point with {format_conditions(check.b)} has the outcome {' or '.join(check.b_outcome)}"
         )
     points_b = set(_point_keys(ended_b, keys))
     points_a = _point_keys(tried_a, keys)

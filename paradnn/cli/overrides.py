@@ -205,7 +205,9 @@ def _check_launcher(name: str, arguments: Sequence[str]) -> None:
     if name not in _LAUNCHERS:
         known = ", ".join(sorted(_LAUNCHERS))
         hint = did_you_mean(name, list(_LAUNCHERS))
-        raise ConfigError(key, name, "is not a launcher of drivers", f"{hint}choose one of {known}")
+        raise ConfigError(
+            key, name, "is not a launcher that can start ParaDnn", f"{hint}choose one of {known}"
+        )
     if name == "basic":
         return
     if not is_multirun(arguments):

@@ -259,7 +259,10 @@ def _side(word: str) -> dict[str, str]:
             raise ConfigError(key, value, "cannot differ by side", "write it after both sides")
         if is_axis(override):
             raise ConfigError(
-                key, value, "a side cannot contain an axis", "write axes after both sides"
+                key,
+                value,
+                "has several values, but a side needs a single one",
+                "write axes after both sides",
             )
         found[key] = override
     return found

@@ -306,5 +306,7 @@ def _read_strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, 
     for name, entry in value.items():
         if not str(name).startswith(prefixes):
             remedy = f"use a name that begins with one of {', '.join(prefixes)}"
-            raise ConfigError(f"{key}.{name}", entry, "is not a variable of a framework", remedy)
+            raise ConfigError(
+                f"{key}.{name}", entry, "is not an environment variable of a framework", remedy
+            )
     return {str(name): str(entry) for name, entry in value.items()}

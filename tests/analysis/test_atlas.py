@@ -415,7 +415,7 @@ REJECTED = [
     ),
     (
         "--device H200 --version-of 9 model=gpt",
-        "--version-of=9: the atlas has no matrix products of this version",
+        "--version-of=9: the atlas has no timed matrix products of this engine version",
     ),
     ("--device H200 --price H100=2 model=gpt", "H100: is not one of the --device names"),
     ("--device H200 --from H100 model=gpt", "the store has none; measure some"),

@@ -392,7 +392,11 @@ def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
         (gpu, cpu.assign(outcome="oom_host"), (NO, "")),
         (gpu, cpu.assign(outcome=np.where(is_ok_on_cpu, "ok", "oom_host")), (YES, "")),
         (gpu, cpu[~large], (NO_DATA, untried)),
-        (gpu[~large], cpu, (NO_DATA, "no point ended as oom_host|oom_device|oom_predicted")),
+        (
+            gpu[~large],
+            cpu,
+            (NO_DATA, "no point with platform.name=gpu has the outcome oom_host or "),
+        ),
     ):
         check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.6}"
         found, missing = answer(check, pd.concat([gpu_runs, cpu_runs]))

@@ -172,7 +172,10 @@ REJECTED = [
     ),
     ("train lstm", "lstm: is not an override; write key=value, such as batch_size=64"),
     ("train sweep.plan=zzz", "sweep.plan=zzz: is internal; omit it"),
-    ("train -m hydra/launcher=slurm", "hydra/launcher=slurm: is not a launcher of drivers; "),
+    (
+        "train -m hydra/launcher=slurm",
+        "hydra/launcher=slurm: is not a launcher that can start ParaDnn; ",
+    ),
     (
         "train hydra/launcher=joblib",
         "hydra/launcher=joblib: launches the drivers of a sweep; add -m",

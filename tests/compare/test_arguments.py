@@ -134,7 +134,7 @@ COMPARE_ERRORS = {
     "compile=xla compile=graph batch_size=4 fast": "override=fast: is not an override",
     "compile=xla ''": ": is empty",
     "batch_size=4,8 batch_size=16": (
-        "batch_size=4,8: a side cannot contain an axis; write axes after both sides"
+        "batch_size=4,8: has several values, but a side needs a single one; write axes after both sides"
     ),
     "compile=xla compile=graph compile=eager": "compile=eager: is also set by a side",
     "compile=xla compile=graph replicate=0,1": (

@@ -165,7 +165,7 @@ REJECTED = {
         ("model=fc platform.price_per_hour=0", "platform.price_per_hour=0"),
         (
             "model=fc 'framework.env={\"AWS_SECRET\":x}'",
-            "framework.env.AWS_SECRET=x: is not a variable of a framework",
+            "framework.env.AWS_SECRET=x: is not an environment variable of a framework",
         ),
         (
             "model=fc platform.cores=0-x",
@@ -428,7 +428,7 @@ REJECTED = {
         ("learn.target=97", "learn.target=97.0: must be at most 1.0"),
         (
             "data=cifar10 model.input_size=3072",
-            "data.path=null: data=cifar10 needs the path of its files; set it to the folder",
+            "data.path=null: data=cifar10 reads files from disk; set it to the path of the files",
         ),
     ],
     SERVER: [

@@ -31,7 +31,7 @@ OPEN_REMEDIES = (
     "see measure=... in --help",
     "set batch_size to a multiple of ",
     "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms",
-    "set it to the folder of the files",
+    "set it to the path of the files",
     "use a name that begins with one of ",
     "write http://host:port/v1, without a password",
     "write model.build=my_models.py:make_net, or package.module:make_net",

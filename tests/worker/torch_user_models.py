@@ -55,7 +55,7 @@ def main() -> None:
         UnavailableError, match=r"it has float64 parameters: return model\.float\(\)"
     ):
         user_workload(doubles, "net")
-    with pytest.raises(UnavailableError, match="net makes a model without outputs"):
+    with pytest.raises(UnavailableError, match="the model that net returns has no outputs"):
         workload(lambda output: None)
     with pytest.raises(UnavailableError, match="input 'data' of net is a scalar"):
         user_workload((Returning(lambda output: output), 1.0), "net")

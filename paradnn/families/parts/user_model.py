@@ -412,7 +412,9 @@ def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]
             raise UnavailableError(f"{label} is a {type(value).__name__}: return a dense tensor")
         tensors.append((tuple(path), value))
     if not tensors:
-        raise UnavailableError(f"{name} makes a model without outputs: return a tensor")
+        raise UnavailableError(
+            f"the model that {name} returns has no outputs: it must return a tensor"
+        )
     return tensors
 
 

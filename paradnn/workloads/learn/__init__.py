@@ -133,10 +133,8 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             reason="task=learn profiles no step",
         )
         if getattr(data, "path", "") is None:
-            reason = f"data={data.name} needs the path of its files"
-            raise ConfigError(
-                "data.path", "null", reason, "set it to the folder of the files, or to the file"
-            )
+            reason = f"data={data.name} reads files from disk"
+            raise ConfigError("data.path", "null", reason, "set it to the path of the files")
         data.check(point.model)
         if self.warmup_epochs >= self.epochs:
             reason = f"must be less than learn.epochs={self.epochs}"
