@@ -80,7 +80,12 @@ def proposals(line: str) -> list[str]:
 
 
 def _candidates(before: Sequence[str], current: str) -> Iterable[str]:
-    """Return all words that may follow the words `before`."""
+    """Return all words that may follow the complete words of a command line.
+
+    Args:
+        before: The complete words of the line, without the program.
+        current: The incomplete last word; empty after a space.
+    """
     if not before:
         return COMMANDS
     command = before[0]
@@ -159,7 +164,17 @@ def _parser_of(command: str) -> argparse.ArgumentParser:
 
 
 def _options(before: Sequence[str], current: str) -> Iterable[str]:
-    """Return the sub-commands of a command, its options, or the values of the last option."""
+    """Return the words that may complete the last word of a command line with options.
+
+    Args:
+        before: The complete words of the line, from the command on.
+        current: The incomplete last word; empty after a space.
+
+    Returns:
+        The values of the option if the last word of `before` is an option with a value. Otherwise
+        the sub-commands if one must follow, or the options of the command or sub-command. Empty if
+        the sub-command is unknown. The words need not begin with `current`.
+    """
     command, *words = before
     parser = _parser_of(command)
     commands = sub_commands(parser)

@@ -218,7 +218,15 @@ def as_value(name: str, score: float) -> float:
 
 
 def mean_metrics(rows: Sequence[RecordedPoint]) -> Mapping[str, float]:
-    """Return the geometric mean of each metric that all measurements of a candidate have."""
+    """Return the geometric mean of each metric over all measurements of one candidate.
+
+    Args:
+        rows: The measurements of the candidate, at least one.
+
+    Returns:
+        Metric name -> mean. Metrics that a measurement lacks, or that are not positive in a
+        measurement, are omitted.
+    """
     shared = set.intersection(*(set(row.metrics) for row in rows))
     return {
         name: statistics.geometric_mean([row.metrics[name] for row in rows])

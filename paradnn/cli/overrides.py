@@ -119,7 +119,10 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def is_axis(override: str) -> bool:
-    """Whether an override has several values; False if it is invalid, which Hydra reports."""
+    """Whether an override has several values.
+
+    False if the override is invalid. Hydra reports the error later.
+    """
     with contextlib.suppress(HydraException, RecursionError):
         return bool(_parser().parse_override(override).is_sweep_override())
     return False
@@ -131,9 +134,13 @@ def is_multirun(arguments: Sequence[str]) -> bool:
 
 
 def arrange(arguments: Sequence[str]) -> list[str]:
-    """Move Hydra's options before the overrides, because argparse accepts only one block of them.
+    """Return the arguments of a command line with Hydra's options before all overrides.
 
-    The user's own tags get the prefix `++`, because they are new keys.
+    Hydra's parser rejects a command line in which options separate the overrides, because argparse
+    requires positional arguments to be adjacent.
+
+    The user's own tags get the prefix `++`, because they are new keys, which Hydra otherwise
+    rejects.
     """
     options, overrides = _split_options(arguments)
     tags = (f"{TAGS_KEY}.", f"{TAGS_KEY}=")
@@ -142,10 +149,17 @@ def arrange(arguments: Sequence[str]) -> list[str]:
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:
-    """Make every key of a model an axis of a multirun: `model.nodes=choice(8)` for `model.nodes=8`.
+    """Return the arguments with every `model` key of a multirun written as an axis.
 
-    Hydra first composes a configuration without the axes, which has the default model. With an axis
-    `model=lstm,gru`, it would reject `model.nodes=8` if the default model lacks that key.
+    For example, `model.nodes=8` becomes `model.nodes=choice(8)`. The arguments are unchanged if
+    they do not request a multirun.
+
+    Hydra first composes a configuration without the axes of the multirun. If `model` is an axis,
+    as in `model=lstm,gru`, this configuration has the default model. Without the conversion, Hydra
+    would reject `model.nodes=8` if the default model has no key `nodes`.
+
+    Args:
+        arguments: The words of the command line.
     """
     if not is_multirun(arguments):
         return list(arguments)
@@ -285,7 +299,7 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _no_such_flag(name: str, value: str) -> ParadnnError:
-    """Return the error for an unknown option, which may be a key written with dashes."""
+    """Return the error for an unknown command-line option, which may be a key with dashes."""
     key = name.lstrip("-")
     keys = known_keys()
     if key in keys or key in group_names():
@@ -389,7 +403,16 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
 
 
 def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:
-    """Return the error for an unknown option of a group; it suggests similar options first."""
+    """Return the error for a value that is not an option of a configuration group.
+
+    The message names options with a similar spelling, if any, and then lists all options. If the
+    value is the path of a model file, the message names the overrides that measure this file.
+
+    Args:
+        group: Name of the group, such as `model`.
+        value: The invalid value.
+        options: The valid options of the group.
+    """
     overrides = _overrides_for_file(value) if group == "model" else ""
     if overrides:
         return ConfigError(group, value, "is a file, not a family", f"write {overrides}")
@@ -398,7 +421,14 @@ def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnEr
 
 
 def _overrides_for_file(path: str) -> str:
-    """Return the overrides that measure the model in a file; empty if its ending is unknown."""
+    """Return the overrides to type for measuring the model in a file.
+
+    Args:
+        path: Path of the file. The file-name extension selects the overrides.
+
+    Returns:
+        The overrides as text; empty if no family supports the extension.
+    """
     for family in FAMILIES.values():
         for ending, overrides in family.files.items():
             if path.lower().endswith(ending):
@@ -407,7 +437,14 @@ def _overrides_for_file(path: str) -> str:
 
 
 def _no_such_key(key: str, arguments: Sequence[str]) -> str:
-    """Return why the composed configuration lacks a key, and where the key belongs."""
+    """Return the part of an error message that says why the configuration lacks a key.
+
+    The text also names the option to which the key belongs, or similar keys.
+
+    Args:
+        key: The dotted key.
+        arguments: The command line.
+    """
     group, _, name = key.partition(".")
     work = workloads_by_group().get(group)
     if work and key in known_keys():

@@ -103,12 +103,13 @@ class CommandParser(Parser):
 
 
 def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any]:
-    """Return a function that parses the number of an option.
+    """Return a function that parses the numeric value of a command-line option.
 
-    The function raises ConfigError if the number is below `least` or not positive.
+    The function raises ConfigError if the text is not a number, or the number is infinite, below
+    `least` or not positive.
 
     Args:
-        flag: The option.
+        flag: Name of the option, such as "--timeout", for error messages.
         kind: The type of the number, `int` or `float`.
         least: The smallest valid number; 0 means that any positive number is valid.
     """
@@ -128,9 +129,13 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
 
 
 def share(flag: str) -> Callable[[str], float]:
-    """Return a function that parses the share (0.05 or 5%) of an option.
+    """Return a function that parses the value of a command-line option that is a share.
 
-    The function raises ConfigError for a value outside 0.01% to 100%.
+    The function accepts a fraction or a percentage, such as 0.05 or 5%. It raises ConfigError for a
+    value outside 0.01% to 100%.
+
+    Args:
+        flag: Name of the option, for error messages.
     """
 
     def read(text: str) -> float:

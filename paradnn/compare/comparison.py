@@ -31,7 +31,9 @@ Pair = tuple[str, tuple[Point, Point]]
 
 @dataclass
 class ComparedPoint(PairedResult):
-    """The comparison of one point on both sides, or of the mean over all points (empty `name`).
+    """The comparison of one point on both sides, or of the mean over all points.
+
+    For the mean, `name` is empty.
 
     `measured` is in examples/s. For a served model, it is the inverse of the median latency, in
     1/s. If blocks of the sides are interleaved, `logs` are computed from these blocks, so they are
@@ -217,10 +219,10 @@ class Comparison(SweepDesign):
         return [self._visit(result, side) for result, side in self._requested]
 
     def overall(self) -> ComparedPoint:
-        """Return the result of the geometric mean over the points that have not failed.
+        """Return the comparison of the geometric means over the points that have not failed.
 
         The interval of the mean is valid only for these points, not for other points. If fewer than
-        two points have not failed, the result is that of the first point.
+        two points have not failed, the comparison of the first point is returned.
         """
         active = self._active()
         if len(active) < 2:
@@ -259,7 +261,7 @@ class Comparison(SweepDesign):
     def verdict_table(self) -> dict[str, Any]:
         """Return a table with one row per point: verdict, ratio of speeds, and its 95% interval.
 
-        The ratio is the first side's speed over the second's.
+        The ratio is the speed of the first side divided by the speed of the second side.
         """
         columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
         data = []
@@ -271,7 +273,7 @@ class Comparison(SweepDesign):
         return {"columns": columns, "data": data}
 
     def conclusion(self) -> DesignResult:
-        """Return the verdicts so far, with metrics of the single point or of the mean of all."""
+        """Return the verdicts so far, with the metrics of `overall`."""
         whole = self.overall()
         metrics = {"comparison_rounds": float(whole.rounds)}
         found = whole.estimate

@@ -61,7 +61,12 @@ def command_of(function: Callable[[], Any] | str) -> Command:
 
 
 def is_function(text: str) -> bool:
-    """Return whether a side names a function: file.py:name or package.module:name."""
+    """Return whether a text names a function: file.py:name or package.module:name.
+
+    Args:
+        text: One of the two sides of a comparison, as the user typed it. A text that names no
+            function is a command.
+    """
     return _FUNCTION.fullmatch(text) is not None
 
 

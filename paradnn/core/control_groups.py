@@ -35,7 +35,10 @@ class _Hierarchy:
 def memory_limit_bytes(root: Path = _ROOT) -> int | None:
     """Return the memory limit of this process in bytes; None without a limit.
 
-    This is the smallest limit on the path to the root group.
+    This is the smallest limit of all groups from the group of this process to the root group.
+
+    Args:
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
     """
     limits = [limit for limit, _ in _memory_budgets(root)]
     return min(limits, default=None)
@@ -47,17 +50,24 @@ def memory_headroom_bytes(root: Path = _ROOT) -> int | None:
     File pages that were not used recently count as free, because the kernel drops them before it
     enforces a limit. Kubernetes defines its working set in the same way.
 
+    Args:
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
+
     Returns:
-        The smallest headroom on the path to the root group; None without a limit.
+        The smallest headroom of all groups from the group of this process to the root group; None
+        without a limit.
     """
     headrooms = [max(0, limit - working_set) for limit, working_set in _memory_budgets(root)]
     return min(headrooms, default=None)
 
 
 def oom_kill_count(root: Path = _ROOT) -> int | None:
-    """Return the number of processes of this group that the kernel killed for lack of memory.
+    """Return how many processes in this process's group the kernel killed for lack of memory.
 
-    It includes kills due to the limits of outer groups.
+    The number includes processes that were killed because an outer group exceeded its limit.
+
+    Args:
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
 
     Returns:
         The number; None if the kernel does not report it.
@@ -74,7 +84,10 @@ def oom_kill_count(root: Path = _ROOT) -> int | None:
 def cpu_quota_cores(root: Path = _ROOT) -> float | None:
     """Return the processor quota of this process, as a number of cores; None without a quota.
 
-    This is the smallest quota on the path to the root group.
+    This is the smallest quota of all groups from the group of this process to the root group.
+
+    Args:
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
     """
     hierarchy = _hierarchy("cpu", root)
     quotas = []
@@ -92,8 +105,12 @@ def cpu_quota_cores(root: Path = _ROOT) -> float | None:
 def throttled_seconds(root: Path = _ROOT) -> float | None:
     """Return the total seconds for which processor quotas have stopped the groups of this process.
 
+    Args:
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
+
     Returns:
-        The sum over the groups on the path to the root group; None if no group reports this time.
+        The sum over all groups from the group of this process to the root group; None if no group
+        reports this time.
     """
     total = None
     for folder in _hierarchy("cpu", root).folders:
@@ -105,9 +122,14 @@ def throttled_seconds(root: Path = _ROOT) -> float | None:
 
 
 def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield limit and working set in bytes, for every memory limit on the path to the root group.
+    """Yield every memory limit that applies to this process, and the memory that counts towards it.
 
-    The working set is the memory that counts towards the limit, minus reclaimable file pages.
+    Args:
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
+
+    Yields:
+        A limit and the working set of its group, both in bytes. The working set is the memory that
+        counts towards the limit, minus reclaimable file pages.
     """
     hierarchy = _hierarchy("memory", root)
     for folder in hierarchy.folders:
@@ -140,8 +162,12 @@ def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
 def _hierarchy(controller: str, root: Path) -> _Hierarchy:
     """Return the groups to which this process belongs, in the hierarchy of a controller.
 
-    /proc/self/cgroup lists the controllers of version 1 by name. All other controllers belong to
-    version 2, whose line contains no names.
+    /proc/self/cgroup has one line per hierarchy of version 1, which names the controllers of the
+    hierarchy. All other controllers belong to version 2, whose line contains no names.
+
+    Args:
+        controller: Name of the controller, such as "memory".
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
     """
     version = 2
     names = ""
@@ -177,7 +203,17 @@ def _mount(
     """Return the mount point of a hierarchy, and the group that appears at the mount point.
 
     Of several mounts, the first that contains the group `path` is selected. If no mount contains
-    it, the first mount is selected. If there is no mount, the result is None and the root group.
+    it, the first mount is selected.
+
+    Args:
+        version: Version of the control groups, 1 or 2.
+        controller: Name of the controller, such as "memory"; ignored for version 2.
+        path: The group of this process, as an absolute path in the hierarchy.
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
+
+    Returns:
+        The mount point below `root`, and the group in the hierarchy. If the hierarchy is not
+        mounted, the mount point is None and the group is "/".
     """
     found: list[tuple[Path, PurePosixPath]] = []
     for line in _read(root / "proc/self/mountinfo").splitlines():
@@ -204,8 +240,8 @@ def _default_mount(version: int, names: str, root: Path) -> Path:
 
     Args:
         version: 1 or 2.
-        names: Controllers of a version 1 hierarchy, separated by commas.
-        root: Root of the file system.
+        names: Controllers of a version 1 hierarchy, separated by commas; ignored for version 2.
+        root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
     """
     base = root / "sys/fs/cgroup"
     if version == 1:

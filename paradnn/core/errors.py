@@ -17,7 +17,11 @@ _MAX_NAMED_GROUPS = 3
 
 
 class ParadnnError(Exception):
-    """A problem that the user can fix. The message is one line; a command ends with `exit_code`."""
+    """A problem that the user can fix.
+
+    If a command raises this exception, the program prints its message, which is one line. The
+    program then exits with the exception's `exit_code`.
+    """
 
     exit_code = 2
 

@@ -136,17 +136,19 @@ class Timing:
 
     Attributes:
         steps_per_block: Steps between two synchronizations.
-        calibration: Trials that determined `steps_per_block`.
+        calibration: Trial blocks, from whose times `steps_per_block` was determined.
         warmup: Seconds of each block of the warm-up.
         blocks: Seconds of each measured block.
         steady: Whether the measured blocks show no relevant change over time.
-        steady_reason: The reason for the verdict `steady`.
+        steady_reason: Why the blocks count as steady or not, as text.
         final_loss: The loss after the last block; None in inference.
-        discarded: Seconds of each block of later attempts, which were disturbed more than the
-            attempt in `blocks`.
+        discarded: Seconds of each block of discarded attempts. Such an attempt followed the attempt
+            in `blocks`, and was disturbed more.
         repeated: Total seconds of the blocks of all attempts except the attempt in `blocks`.
-        references: Runs of the reference kernels between the blocks.
-        reference_seconds: Total seconds of these runs, and of the untimed step after each run.
+        references: Runs of the reference kernels: before the model was built, and between the
+            blocks.
+        reference_seconds: Total seconds of the runs of the reference kernels, and of the untimed
+            step after each run.
 
     Raises:
         ValueError: If there are no blocks, or a block took no plausible time.
@@ -206,9 +208,10 @@ class Contention:
 
     @property
     def taken(self) -> float:
-        """Sum of the foreign, steal and throttled fractions, by which attempts are compared.
+        """Sum of the foreign, steal and throttled fractions: a measure of disturbance.
 
-        Unknown fractions count as 0. If the process was stopped, 1 is added.
+        Unknown fractions count as 0. If the process was stopped, 1 is added. Repeated attempts to
+        measure the blocks are compared by this sum.
         """
         shares = (self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction)
         total = sum(share for share in shares if share is not None)
@@ -241,9 +244,9 @@ class Compilation:
         seconds: Seconds of each step.
         programs: Number of programs that each step compiled.
         note: How the framework interpreted `compile`, and other remarks; None without remarks.
-        contention: Contention during these steps; None if the system does not report it.
-        conversion: The conversion of the model for an engine, which is part of the first step; None
-            without an engine.
+        contention: Use of the cores during the first steps; None if the system does not report it.
+        conversion: The conversion of the model for an inference engine, which is part of the first
+            step; None if a framework runs the model.
 
     Raises:
         ValueError: If the lists are empty or differ in length.
@@ -266,14 +269,15 @@ class Measurement:
 
     Attributes:
         parameters: Number of trainable parameters of the built model.
-        compilation: The first steps.
+        compilation: Times and compiled programs of the first steps, in which the framework compiles
+            the model.
         product_types: Element type -> share of the program's product FLOPs whose operands have this
             type.
         first_loss: The loss of the first step; None in inference.
         timing: The timed blocks.
         energy_joules: Energy of the blocks in J; None if unknown.
         energy_source: The energy counter, or why it is unavailable.
-        contention: Contention during the blocks; None if the system does not report it.
+        contention: Use of the cores during the blocks; None if the system does not report it.
         counted: Costs that the worker counted, for a model whose layers the driver does not know;
             None for other models.
     """
@@ -321,14 +325,14 @@ class Profile:
         operations: One row per operation.
         operation_types: One row per type of operation; the last row is the time without operation.
         step_seconds: Step time under the profiler, in seconds.
-        unexplained_share: Share of the step time in which no known operation ran.
+        unexplained_share: Share of the step time in which no known operation ran, from 0 to 1.
         product_flops: FLOPs of matrix products and convolutions.
-        product_types: Element type of the operands -> share of these FLOPs.
+        product_types: Element type of the operands -> share of `product_flops`.
         steps: Number of profiled steps.
-        slowdown: Step time under the profiler / measured step time.
+        slowdown: Step time under the profiler, divided by the step time without the profiler.
         trace: Relative path at which TensorBoard expects a file -> content of the file in base64.
-        command_buffers: Number of program parts that a GPU runs as a single graph. The trace does
-            not distinguish the operations of such a part.
+        command_buffers: Number of parts of the program that a GPU runs as a single graph. The trace
+            does not distinguish the operations of such a part.
     """
 
     operations: OperationTable
@@ -461,7 +465,8 @@ class Answer:
         measurement: Results of the timed steps.
         latencies: Latencies of single synchronized steps in seconds.
         work: Results that only the point's kind of work measures.
-        contention: Phase -> contention during the phase, for phases other than the measured blocks.
+        contention: Phase -> use of the cores during the phase. The measured blocks are excluded,
+            because `measurement` contains their contention.
         input: The cost of the input pipeline.
         profile: The time of a step by operation, or why it is unavailable.
         peak_rates: The peak rates of the machine, for task=ceilings.

@@ -72,9 +72,9 @@ class DesignKnowledge:
         table: Model inputs of the candidates.
         bounds: (n,) analytic lower bound of memory in bytes.
         limits: (n,) available memory in bytes; infinite if unknown.
-        ended: Index of a candidate -> its run with an outcome.
-        past: Index of a candidate -> its measured run.
-        claimed: Indices of candidates that other drivers measure now.
+        ended: Index of a candidate -> the finished run of this candidate, with any outcome.
+        past: Index of a candidate -> the successful run of this candidate, with its metrics.
+        claimed: Indices of candidates that other drivers are measuring now.
     """
 
     def __init__(
@@ -94,10 +94,11 @@ class DesignKnowledge:
         self._known_devices = set(self._devices)
 
     def describe(self) -> None:
-        """Compute costs and model inputs of the points from the ceilings that the store holds now.
+        """Compute costs and model inputs of the points, using the ceilings currently in the store.
 
         Raises:
-            ParadnnError: For the same reasons as a session before its first measurement.
+            ParadnnError: If a session with these points and settings would fail before its first
+                measurement (see `sweep_status`).
         """
         status = sweep_status(self._all_points, self._settings, self._history)
         first_index: dict[Identity, int] = {}
@@ -201,7 +202,10 @@ class DesignKnowledge:
                 self._read_runs()
 
     def _read_runs(self) -> None:
-        """Read the measurements of candidates that are not in `past` yet."""
+        """Read from the store the successful runs of the candidates that `past` lacks.
+
+        The runs are added to `past`.
+        """
         wanted = {
             ended.run_id: index
             for index, ended in self.ended.items()
@@ -217,7 +221,11 @@ class DesignKnowledge:
                     self.past[missing[run.run_id]] = run
 
     def take(self, rows: Iterable[RecordedPoint]) -> None:
-        """Add points that this session measured."""
+        """Add the results of points that this session measured.
+
+        Args:
+            rows: The results. Results of points that are not candidates are ignored.
+        """
         for row in rows:
             tags = row.tags
             identity = Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
@@ -409,7 +417,7 @@ class AdaptiveSweep(SweepDesign):
         return [DesignPoint(points[index], {}, reason) for index, reason in self.excluded.items()]
 
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:  # noqa: FBT001 - a callback
-        """Return whether a point should still be measured, within time and `sweep.points`.
+        """Return whether a point should still be measured, given the limits of the sweep.
 
         The session calls this before and after it claims the point. If several drivers claim at the
         same time, the last driver sees all claims, so `sweep.points` is never exceeded. More points
@@ -487,7 +495,12 @@ class AdaptiveSweep(SweepDesign):
         return chosen
 
     def _initial_points(self, is_allowed: NDArray[np.bool_], initial: int) -> list[int]:
-        """Return allowed points that are spread over the part of the space that fits in memory."""
+        """Return the candidates to measure first, spread over the points that fit in memory.
+
+        Args:
+            is_allowed: (n,) whether a candidate may be chosen.
+            initial: Number of initial points of the sweep, including those that were tried already.
+        """
         knowledge = self.knowledge
         indices = np.arange(len(knowledge.points))
         possible = np.flatnonzero(~np.isin(indices, [*self.excluded]))
@@ -504,7 +517,18 @@ class AdaptiveSweep(SweepDesign):
         is_allowed: NDArray[np.bool_],
         count: int,
     ) -> list[int]:
-        """Return the points that reduce the variance of the predicted steps most per second."""
+        """Return the points that reduce the variance of the predicted step times the most.
+
+        The reduction is divided by the time that the measurement of a point needs.
+
+        Args:
+            runs: The runs of the measured candidates.
+            step: Predicted distribution of the step times.
+            is_unmeasured: (n,) whether a candidate is unmeasured. Only the variances of unmeasured
+                candidates count.
+            is_allowed: (n,) whether a candidate may be chosen.
+            count: Maximum number of points.
+        """
         knowledge = self.knowledge
         seconds = point_times(runs, knowledge.table, _TIME_DRAWS, step).seconds.mean(axis=1)
         return choose(

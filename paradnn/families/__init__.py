@@ -125,7 +125,11 @@ class Model:
         raise NotImplementedError
 
     def built_model(self) -> BuiltModel:
-        """Build the model. A family with an option named `build` overrides this method instead."""
+        """Build the model, by calling `build`.
+
+        Callers use this method. A subclass that has an option named `build` cannot define a method
+        with this name, so it overrides `built_model` instead of `build`.
+        """
         return self.build()
 
     def canonical_point(self, point: Any) -> Any:

@@ -36,12 +36,14 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class FunctionModel:
-    """A function with the part of a Keras model's interface that steps use.
+    """A function that timed steps can call like a Keras model.
 
-    Calls avoid the overhead of Keras' layers.
+    It has the attributes and methods of a Keras model that a timed step uses. Calls avoid the
+    overhead of Keras' layers.
 
     Attributes:
-        compute: The function of the operands.
+        compute: The function. Its positional arguments are the operands, such as the two factors of
+            a matrix product.
         trainable_variables: Variables that the function reads and training changes.
         non_trainable_variables: Other variables, which the function may change.
     """

@@ -48,8 +48,9 @@ class Kernel(Model):
     """Base class for the options of kernels.
 
     Attributes:
-        has_batch: Whether `batch_size` is one of the sizes of the kernel.
-        instead_of_batch: Key that errors propose instead of batch_size, if the kernel has no batch.
+        has_batch: Whether the size of the kernel depends on `batch_size`.
+        instead_of_batch: Key that sets the size of a kernel without a batch. If the user sets
+            `batch_size` for such a kernel, the error message suggests this key.
     """
 
     is_kernel: ClassVar[bool] = True
@@ -92,7 +93,17 @@ class Kernel(Model):
         k: int,
         calls: int = 1,
     ) -> Operation:
-        """Return this kernel as an `Operation`; for the arguments see the class `Operation`."""
+        """Return this kernel as an `Operation`.
+
+        Args:
+            batch_size: Number of examples; ignored if the kernel has no batch.
+            precision: Type of the elements.
+            variant: Name of the variant, as in `Operation`.
+            m: Size m of the operation, as in `Operation`.
+            n: Size n of the operation, as in `Operation`.
+            k: Size k of the operation, as in `Operation`.
+            calls: Number of calls, as in `Operation`.
+        """
         flops, moved_bytes = self.work(batch_size, COMPUTE_BYTES[precision])
         return Operation(
             self.name,
@@ -270,8 +281,8 @@ class SparseGemm(Kernel):
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         """Return the product as an `Operation`.
 
-        Its inner size is the mean number of nonzero elements in a row of A, rounded down, but at
-        least 1. With dense storage, the inner size is k.
+        The inner size of the operation is the mean number of nonzero elements in a row of A,
+        rounded down, but at least 1. With dense storage, the inner size is k.
         """
         inner = max(1, self.stored_elements // self.m)
         if self.storage == "dense":
@@ -624,7 +635,16 @@ class _Cells:
         self._ops = operations
 
     def forward(self, inputs: Any, weights: Any, *states: Any) -> Any:
-        """Return the outputs, and for an LSTM the last cell state."""
+        """Run the recurrent layer over all time steps.
+
+        Args:
+            inputs: (steps, batch, hidden).
+            weights: (hidden, gates x hidden).
+            *states: Initial states, each (batch, hidden): h, and for an LSTM also c.
+
+        Returns:
+            The outputs (steps, batch, hidden), and for an LSTM also the last cell state.
+        """
         advance = getattr(self, f"_{self._cell}")
 
         def step(states: Any, elements: Any) -> Any:

@@ -75,9 +75,9 @@ class ExternalModel(Model):
         return " ".join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keys that are passed to the function or package.
+        """Return the keys and values that are passed to the user's function or to the package.
 
-        None stands for the default of the function or package.
+        If a value is None, the function or package uses its default.
         """
         return {
             entry.name: getattr(self, entry.name)
@@ -87,7 +87,11 @@ class ExternalModel(Model):
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """Return this class, extended by an option for each key that is not an option yet."""
+        """Return this class, extended by an option for each key of a stored run that it lacks.
+
+        Args:
+            keys: The `model` keys of the run.
+        """
         value_type: Any = bool | int | float | str | None
         further = {
             key: _Parameter(value_type, default=None)
@@ -102,7 +106,8 @@ class _Parameter(NamedTuple):
 
     Attributes:
         type: Type of the value.
-        default: Default value, or `_REQUIRED` or `_COMPUTED`.
+        default: Default value; `_REQUIRED` if there is no default; `_COMPUTED` if the default is
+            not a literal, so that only the worker can evaluate it.
         choices: The allowed values; empty if any value of the type is allowed.
     """
 
@@ -381,7 +386,9 @@ def _annotated_type(text: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file as a module. A file in a package is imported as a module of this package.
+    """Import a Python file as a module, and return the module.
+
+    If the folder of the file is a package, the file is imported as a module of this package.
 
     The folder of the file, or the folder that contains its outermost package, is appended to
     `sys.path`. The file can therefore import other modules in this folder.
@@ -580,7 +587,9 @@ class _Package(ExternalModel):
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        """Create the model. Keys that are no options are passed to the package by the worker.
+        """Create the model from its keys.
+
+        The worker passes keys that are not options of the model to the package.
 
         Raises:
             ConfigError: If a value is invalid, cannot be passed to the package, or requests

@@ -64,7 +64,12 @@ class DevicePair:
 
     @property
     def distance(self) -> float:
-        """Distance of the devices: the Euclidean norm of the logarithms of the specified ratios."""
+        """Distance between the specifications of the two devices.
+
+        This is the Euclidean norm of `ratios`: the logarithms of the ratios of arithmetic rate,
+        memory bandwidth and clock between the devices' data sheets. Devices with equal
+        specifications have the distance 0.
+        """
         return float(np.linalg.norm(self.ratios))
 
 

@@ -102,8 +102,8 @@ class OperationTimes:
 
     Attributes:
         kind: The kind of the operations.
-        peak: Highest observed FLOP/s; the coefficients are relative to it.
-        bandwidth: Highest observed B/s; the coefficients are relative to it.
+        peak: Highest observed FLOP/s; the coefficients are relative to this rate.
+        bandwidth: Highest observed bytes/s; the coefficients are relative to this rate.
         line: Coefficients of the roofline. With `like`, they are differences from the coefficients
             of the similar device.
         process: The Gaussian process of the deviations from the roofline.
@@ -180,16 +180,26 @@ class OperationTimes:
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """Return the joint distribution of the logarithms of the operations' times in seconds.
 
-        Each operation is timed as a separate kernel. All must be of the kind of the fit.
+        The predicted time of an operation is that of a separate kernel.
+
+        Args:
+            operations: The operations, which must all be of the kind of the fit.
         """
         return self.process.predict(self._inputs(operations))
 
     def predict_without_dispatch(self, operations: Sequence[Operation]) -> Prediction:
-        """Return the prediction of `predict`, without the time of dispatch.
+        """Return the prediction of `predict` without the time of dispatch.
 
-        The result is the prediction times the share of the roofline that is not dispatch. This is
-        more robust than subtracting the dispatch time, whose error would exceed the time of a small
-        operation.
+        The roofline model splits the time of an operation into dispatch and other parts. Each
+        predicted time is multiplied by the share of the other parts. This is more robust than
+        subtracting the dispatch time, because the error of the dispatch time can exceed the time of
+        a small operation.
+
+        Args:
+            operations: The operations, which must all be of the kind of the fit.
+
+        Returns:
+            The joint distribution of the logarithms of the remaining times in seconds.
         """
         inputs = self._inputs(operations)
         prediction = self.process.predict(inputs)
@@ -201,7 +211,13 @@ class OperationTimes:
         return _linearize(operations, self.peak, self.bandwidth, self.like)(self.line)
 
     def line_at(self, operations: Sequence[Operation]) -> Array:
-        """Return the logarithms (n,) of the seconds that the roofline predicts alone."""
+        """Return the logarithms (n,) of the times in seconds that the roofline alone predicts.
+
+        The deviations from the roofline, which `predict` adds, are not included.
+
+        Args:
+            operations: The n operations, which must all be of the kind of the fit.
+        """
         inputs = self._inputs(operations)
         return inputs.base + sum(
             column * self.line.get(name, 0.0) for name, (column, _) in inputs.columns.items()
@@ -223,7 +239,7 @@ class OperationTimes:
 
     @property
     def dispatch(self) -> float:
-        """Seconds of a call without work."""
+        """Time of a call of an operation without any work, in seconds: the dispatch time."""
         return _DISPATCH * float(np.exp(self.coefficients.get("dispatch", 0.0)))
 
     @property
@@ -272,12 +288,12 @@ def _padding(operations: Sequence[Operation]) -> Array:
 
 
 def _coordinates(operations: Sequence[Operation]) -> Coordinates:
-    """Return the coordinates of the smooth part, by name.
+    """Return the coordinates of operations in the smooth part of the model, by name.
 
-    They are decimal logarithms of sizes, and the variant. A matrix product has two further
-    coordinates. "bucket" is the number of rows, rounded up to a power of two, by which libraries
-    choose a kernel. "aligned" is 1 if the number of rows is a multiple of `_ALIGNED`, and less
-    otherwise. Unaligned rows may be padded by a separate kernel.
+    The coordinates are decimal logarithms of sizes, and the variant. A matrix product has two
+    further coordinates. "bucket" is the logarithm of the number of rows, rounded up to a power of
+    two, by which libraries choose a kernel. "aligned" is 1 if the number of rows is a multiple of
+    `_ALIGNED`, and less otherwise. Unaligned rows may be padded by a separate kernel.
     """
     logs: dict[Hashable, Array] = {}
     for name in _SIZES:
@@ -369,13 +385,21 @@ def _linearize(
     bandwidth: float,
     like: OperationTimes | None = None,
 ) -> Callable[[Line], Inputs]:
-    """Return a function that linearizes the roofline at given coefficients, for `fit_line`.
+    """Return a function that linearizes the roofline around given coefficients.
+
+    `fit_line` calls the function with its current coefficients. They are a `Line`: a mapping from
+    the name of a coefficient to its value, where absent coefficients are 0. The function returns
+    the inputs of a model of the logarithms of the operations' times that is linear in the
+    coefficients.
 
     Args:
-        operations: The n operations.
-        peak: Highest FLOP/s.
-        bandwidth: Highest B/s.
+        operations: The operations to model, all of one kind.
+        peak: Highest arithmetic rate of the device in FLOP/s.
+        bandwidth: Highest memory bandwidth of the device in bytes/s.
         like: The fit of a similar device as prior knowledge; None for no prior knowledge.
+
+    Returns:
+        The function. The arrays of the `Inputs` that it returns have one value per operation.
     """
     inherited = like.coefficients if like else {}
     if like:

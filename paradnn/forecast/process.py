@@ -123,9 +123,13 @@ class Inputs:
 
 
 def _align(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Coordinates]:
-    """Return both sets of coordinates, each extended by the names that only the other one has.
+    """Return two sets of coordinates after giving both sets the same coordinate names.
 
-    The added coordinates are zeros or empty texts.
+    A set that lacks a name gets a coordinate of zeros, or of empty texts, under this name.
+
+    Args:
+        a: Coordinates of n points, by name.
+        b: Coordinates of m points, by name.
     """
     examples = {**b, **a}
 
@@ -425,7 +429,7 @@ class LeaveOneOutErrors:
 
     @property
     def score(self) -> float:
-        """Mean log density of the errors under normal predictions, up to a constant.
+        """Mean log density of the errors under the normal predictions, up to a constant.
 
         A higher score is better. An error counts as at most three standard deviations. Scores are
         comparable only between fits of the same steps.
@@ -434,7 +438,7 @@ class LeaveOneOutErrors:
         return float(-np.mean(np.log(self.spread) + 0.5 * squares))
 
     def coverage(self, level: float = 0.95) -> float:
-        """Return the share of steps whose value is in its prediction interval.
+        """Return the share of steps whose observed value is inside the step's prediction interval.
 
         Args:
             level: Confidence level of the intervals.

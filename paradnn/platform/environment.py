@@ -107,8 +107,9 @@ class Environment:
 def separate_hosts(point: Point) -> int:
     """Return the number of physical hosts on which a point runs.
 
-    It is 1 if `PARADNN_HOSTS` is not set, and the kind of work allows processes of this host to
-    emulate the hosts of the point.
+    Some kinds of work allow processes of this host to emulate the hosts of a point. For such a kind
+    of work, the number is 1 if the environment variable `PARADNN_HOSTS` is empty or not set. In all
+    other cases, it is the number of hosts that the point requires.
     """
     if point.workload.role(PointRules).hosts_may_be_processes and not os.environ.get(HOSTS):
         return 1

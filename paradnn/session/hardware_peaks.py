@@ -367,8 +367,8 @@ class CeilingsKeeper:
             again: Whether to measure even if the store has usable ceilings.
 
         Returns:
-            The claim or the finished run; None if another driver still measures the ceilings after
-            the time limit.
+            The claim or the finished run. None if another driver is still measuring the ceilings
+            when this function has waited for `_TIMEOUT` seconds.
         """
         deadline = time.monotonic() + _TIMEOUT
         while True:

@@ -31,7 +31,10 @@ _OWN_THRESHOLD = -0.25
 def reference_metrics(
     timings: Sequence[Timing], peaks: Mapping[str, float], batch_size: int
 ) -> dict[str, float]:
-    """Return metrics of the machine's speed while a point was measured, and of the adjusted step.
+    """Return metrics of the reference kernels, and of the step time at the machine's best speed.
+
+    The reference kernels run between the timed blocks of the point. Their times show how fast the
+    machine was during the measurement.
 
     Args:
         timings: The timing of each process of the point.
@@ -39,7 +42,7 @@ def reference_metrics(
         batch_size: Examples per step.
 
     Returns:
-        The metrics; empty if no reference kernels were run.
+        Metric name -> value; empty if no reference kernels were run.
     """
     kernel = series.chosen_kernel(timings)
     if kernel is None:
@@ -68,7 +71,11 @@ def at_reference(
     best: float | None,
     batch_size: int = 1,
 ) -> dict[str, float]:
-    """Return metrics of the relation between step and kernel times, and of the adjusted step.
+    """Return metrics that relate step times to kernel times, and the step time at the best speed.
+
+    One of the metrics is the slope: the change of the logarithm of the step time per change of the
+    logarithm of the kernel time. The slope is used to adjust the measured step time to the best
+    speed, which is the speed of the machine when the kernel reached its best time.
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has
@@ -76,7 +83,7 @@ def at_reference(
         kernels: (blocks, processes) logarithms of kernel times in seconds.
         before: (processes,) logarithms of the kernel's time before the model existed.
         best: Logarithm of the kernel's best time in seconds, from the ceilings. If it is None,
-            there are no metrics of the step at the best speed.
+            the result has no metrics of the step at the best speed.
         batch_size: Examples per step.
 
     Returns:
@@ -110,15 +117,17 @@ def at_reference(
 
 
 def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
-    """Return the slowdown of the kernel by the point itself, and its error.
+    """Return the slowdown of the kernel that the point itself causes, and its uncertainty.
 
     Args:
-        growth: (processes,) logarithms of the ratio of the kernel's time between the blocks to its
-            time before the model was built.
+        growth: (processes,) values of log(t1 / t0). The kernel took t1 between the timed blocks,
+            and t0 before the model was built.
 
     Returns:
-        The slowdown as a logarithm, and the half-width of its 95% interval. For a single process,
-        the half-width equals the slowdown. Both are 0 if the slowdown is below the threshold.
+        The mean of `growth`, and the half-width of the 95% interval of the mean. For a single
+        process, the half-width equals the mean. Both results are 0 if the mean is 0 or
+        at most a threshold. The threshold is 0 for a single process. For several processes, it is
+        `_OWN_THRESHOLD` times the standard error of the mean.
     """
     count = len(growth)
     mean = float(growth.mean())
@@ -136,12 +145,12 @@ def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Adjusted:
-    """A step time that was adjusted to the reference speed.
+    """A step time that was adjusted to the reference speed: the kernel's best speed.
 
     Attributes:
         log_time: Logarithm of the adjusted time in seconds.
         half_width: Half-width of the 95% interval of `log_time`; None if there is no interval.
-        slope: The slope that the adjustment used; 0 if it changed nothing.
+        slope: The slope that the adjustment used; 0 if the step time was not adjusted.
     """
 
     log_time: float
@@ -152,18 +161,19 @@ class _Adjusted:
 def _adjust(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> _Adjusted:
-    """Adjust step times to the reference speed, unless that is expected to add uncertainty.
+    """Adjust step times to the reference speed, unless the adjustment would add uncertainty.
 
-    The step stays as it was measured, with slope 0, if the slope's uncertainty outweighs the
-    correction. This decision uses the expected gain and loss. Choosing the narrower of the adjusted
-    and the unadjusted interval would give intervals that contain the truth too rarely.
+    The step time is not adjusted, and the slope is 0, if the expected loss of precision exceeds the
+    expected gain. The loss is due to the uncertainty of the slope and to `own_error`. Choosing the
+    narrower of the adjusted and the unadjusted interval would give intervals that contain the truth
+    too rarely.
 
     Args:
-        steps: (blocks, processes) logarithms of step times.
-        excess: (blocks, processes) logarithms of the ratio of kernel times to the kernel time at
-            the reference speed.
+        steps: (blocks, processes) logarithms of step times in seconds.
+        excess: (blocks, processes) values of log(t / t0), where t is the kernel time without the
+            slowdown by the point itself, and t0 is the kernel time at the reference speed.
         slope: Slope of `steps` over `excess`.
-        own_error: Uncertainty of an error that all values of `excess` share.
+        own_error: Half-width of the 95% interval of an offset that all values of `excess` share.
     """
     if steps.shape[1] == 1:
         adjusted, gain, loss = _adjust_one_process(steps, excess, slope, own_error)
@@ -175,18 +185,18 @@ def _adjust(
 
 
 def _slope_gap(slope: series.Slope) -> float:
-    """Return how much shrinkage reduced the slope; 0 if the slope is 0 and nothing is adjusted."""
+    """Return how much shrinkage reduced the slope, at least 0; 0 if the shrunk slope is 0."""
     return max(0.0, slope.seen - slope.shrunk) if slope.shrunk else 0.0
 
 
 def _adjust_one_process(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """Adjust the step time of one process.
+    """Adjust the step time of a point that has one process. See `_adjust` for the arguments.
 
     Returns:
-        The adjusted step, the expected gain of precision, and the expected loss, both as
-        half-widths of the logarithmic 95% interval.
+        The adjusted step time, the expected gain of precision, and the expected loss of precision.
+        Gain and loss are half-widths of the 95% interval of the logarithm of the step time.
     """
     values = np.exp(steps[:, 0] - slope.shrunk * excess[:, 0]).tolist()
     log_time = math.log(statistics.median(values))
@@ -204,10 +214,13 @@ def _adjust_one_process(
 def _adjust_processes(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """Adjust the step time of several processes; returns as in `_adjust_one_process`.
+    """Adjust the step time of a point that has several processes. See `_adjust` for the arguments.
 
-    The interval is a jackknife interval (Miller, Biometrika 61, 1974): the slope is estimated again
-    without each process, so the interval includes the uncertainty of the slope.
+    The interval is a jackknife interval (Miller, Biometrika 61, 1974). It omits each process once
+    and estimates the slope again, so the interval includes the uncertainty of the slope.
+
+    Returns:
+        The adjusted step time, and the expected gain and loss, as in `_adjust_one_process`.
     """
     count = steps.shape[1]
     student = t_quantile(count - 1)
@@ -238,9 +251,16 @@ def _adjust_processes(
 def _estimate(
     steps: np.ndarray, excess: np.ndarray, processes: np.ndarray, *, is_adjusted: bool
 ) -> np.ndarray:
-    """Return the mean log step time of the given processes, and the slope of its adjustment.
+    """Return the adjusted log step time, averaged over the given processes, and the slope.
 
-    If `is_adjusted` is False, the slope is 0.
+    Args:
+        steps: (blocks, processes) logarithms of step times in seconds.
+        excess: (blocks, processes) logarithms of relative kernel times, as in `_adjust`.
+        processes: Indices of the processes to use.
+        is_adjusted: Whether to adjust the step time. If False, the slope is 0.
+
+    Returns:
+        The array [log step time, slope].
     """
     chosen_steps = steps[:, processes]
     chosen_excess = excess[:, processes]

@@ -106,6 +106,11 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> Summary:
     """Measure the batches of points that a design chooses, until it returns an empty batch.
 
+    Args:
+        design: Chooses each batch, given the results of the previous batch.
+        settings: Settings of the command.
+        sweep: Name and id of the sweep.
+
     Returns:
         A summary of the session, with the conclusion of the design.
 
@@ -120,10 +125,15 @@ def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> 
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
-    """Measure the ceilings (peak rates) of a point's platform, even if the store holds them.
+    """Measure the ceilings (peak rates) of a point's platform, even if the store contains them.
+
+    Args:
+        point: A point, whose platform and software are used.
+        settings: Settings of the command.
 
     Returns:
-        The ceilings, or None if they cannot be measured; and the location of their run, as text.
+        A pair: the ceilings, or None if they cannot be measured; and the location of the run that
+        stores the ceilings, as text.
 
     Raises:
         WorkerError: If the device or the software stack of the point is unavailable.
@@ -140,11 +150,11 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
 
 @dataclass(frozen=True)
 class _ProcessStart:
-    """When a process of a point started, and how long the driver needed before that.
+    """Start time of a process of a point, and the driver's time before this start.
 
     Attributes:
-        schedule_seconds: Seconds since the previous process ended or the previous point was
-            recorded, without the time to measure ceilings.
+        schedule_seconds: Seconds from the end of the previous process, or from the recording of the
+            previous point, to the start of this process. The time to measure ceilings is excluded.
         unix_seconds: Start of the process in Unix seconds.
     """
 
@@ -350,7 +360,7 @@ class _Session:
         return tags
 
     def _check_load(self) -> None:
-        """Attach the load of this machine to every point, and warn if the machine is busy."""
+        """Record the load of this machine in every run, and warn if the machine is busy."""
         load = self.load_monitor.look()
         self.findings = load_findings(load)
         if load.is_busy:
@@ -358,9 +368,13 @@ class _Session:
             self.reporter.say(f"this machine is busy: {load}: {advice}")
 
     def _find_missing(self, points: Sequence[Point]) -> list[Point]:
-        """Return the distinct points without an accepted outcome.
+        """Return the points to measure: those without an accepted outcome in the store, once each.
 
-        The other points are counted in the summary as skipped or repeated.
+        A point with an accepted outcome counts as skipped in the summary, and a point that occurs
+        again in `points` counts as repeated.
+
+        Args:
+            points: The requested points.
         """
         finished: Mapping[Identity, Sequence[Finished]] = {}
         if self.resume.queries_store:
@@ -405,7 +419,14 @@ class _Session:
     def _report_former_protocol(
         self, missing: Sequence[Point], finished: Mapping[Identity, Sequence[Finished]]
     ) -> None:
-        """Tell the user how to accept results of the former standard protocol."""
+        """Tell the user if the store has results that were measured under an earlier protocol.
+
+        The message says which keys to add so that these results are accepted.
+
+        Args:
+            missing: The points that have no accepted outcome.
+            finished: The finished runs in the store, by measurement.
+        """
         if not finished:
             return
         count = 0
@@ -421,13 +442,24 @@ class _Session:
             )
 
     def _start_clock(self) -> None:
-        """Start the clocks of the session and of the first point's schedule phase."""
+        """Start the clock of the session and the clock of the first schedule phase.
+
+        The schedule phase of a point ends when its process starts.
+        """
         now = time.perf_counter()
         self._clock_start = now
         self._schedule_start = now
 
     def _recording_metrics(self, record: Record) -> dict[str, float]:
-        """Return metrics of the recording itself, in seconds, and start the next schedule phase."""
+        """Return metrics that are known only when a point is recorded, in seconds.
+
+        They are the durations of the recording, of the driver's overhead for the point, of the
+        session so far, and of the start of the driver. Also starts the schedule phase of the next
+        point.
+
+        Args:
+            record: The record that is being stored.
+        """
         now = time.perf_counter()
         recording = now - self._schedule_start
         self._schedule_start = now
@@ -441,13 +473,19 @@ class _Session:
         }
 
     def _abandon_open_points(self) -> None:
-        """Release the claims of points that are not recorded."""
+        """Release the claims of the points that this session began but did not record."""
         for entry in self._open:
             with contextlib.suppress(Exception):
                 self.tracker.abandon(entry.claim, "interrupted before its end")
 
     def _measure_all(self, points: Sequence[Point]) -> None:
-        """Measure all points in groups; retry points that another driver holds."""
+        """Measure points in groups, until every point is recorded by this or another driver.
+
+        If other drivers are measuring all remaining points, this driver waits and tries again.
+
+        Args:
+            points: The points, none of which has an accepted outcome.
+        """
         queue = [DesignPoint(point, {}) for point in self._own_order(points)]
         unmeasured_in_a_row = 0
         pause = 1.0
@@ -503,7 +541,9 @@ class _Session:
         return [*points[start:], *points[:start]]
 
     def _group_size(self, missing: int) -> int:
-        """Return the number of points in the next group; it shrinks as a shared sweep ends.
+        """Return the number of points in the next group.
+
+        If several drivers share the sweep, groups become smaller towards the end of the sweep.
 
         Args:
             missing: Number of points that have no outcome yet.
@@ -673,9 +713,15 @@ class _Session:
         return ceilings
 
     def _load_kept_results(self, point: Point, claim: Claim) -> list[PointResult]:
-        """Return the results of the point's processes that an earlier driver saved.
+        """Return the results of a point's processes that an earlier, interrupted driver saved.
 
-        The list is empty if the point requests a profile or a trace that these results lack.
+        The list is empty if no usable results were saved, or if the point is measured again
+        regardless of stored results. It is also empty if the point requests a profile or a trace
+        that the saved results lack.
+
+        Args:
+            point: The point.
+            claim: The claim of the point.
         """
         if claim.repeats:
             return []
@@ -802,7 +848,12 @@ class _Session:
         return result
 
     def _request(self, entry: OpenPoint, side: int) -> dict[str, Any]:
-        """Return the request with which a worker measures the next process of a point."""
+        """Return the request that makes a worker run the next process of a point.
+
+        Args:
+            entry: The point.
+            side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
+        """
         point = entry.point
         records = point.workload.role(RunRecords)
         request = entry.request() | records.request_fields(point)
@@ -869,6 +920,13 @@ def _open_session(
 
 
 def _end_driver(say: Callable[[str], None], reason: str) -> None:
-    """Print why this driver must end, and send it SIGTERM; the heartbeat calls this function."""
+    """Print why this driver must end, and send SIGTERM to this process.
+
+    The heartbeat thread calls this function.
+
+    Args:
+        say: Function that prints a message.
+        reason: Why the driver must end.
+    """
     say(f"ended: {reason}")
     os.kill(os.getpid(), signal.SIGTERM)

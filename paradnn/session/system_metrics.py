@@ -42,14 +42,18 @@ def sampling_seconds() -> float:
 
 
 class SystemSampler:
-    """Sample the system in a thread within a `with` block.
+    """Sample the use of CPU, memory, disk, network and NVIDIA GPUs in a thread.
+
+    The thread runs while the `with` block of the sampler runs.
 
     Attributes:
-        samples: The samples so far, fewer than `MAX_VALUES`. Their step is the time since the
-            start of the run in ms. MLflow shows metrics that begin with system/ in a separate tab.
+        samples: The samples so far, fewer than `MAX_VALUES`. The step number of a sample is the
+            time from the start of the run to the sample in ms. Names of metrics begin with
+            "system/", because MLflow shows such metrics in a separate tab.
 
     Args:
-        interval: Seconds between two samples; doubled whenever `MAX_VALUES` samples exist.
+        interval: Seconds between two samples. Whenever `MAX_VALUES` samples exist, every second
+            sample is deleted and the interval doubles.
         start_time: Start of the run in Unix milliseconds.
     """
 

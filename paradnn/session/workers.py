@@ -94,14 +94,14 @@ class WorkerKey:
     def environ(self) -> dict[str, str]:
         """Return the environment variables of the worker.
 
-        These are the driver's variables, overridden by those of the key. The `MLFLOW_` variables
-        are omitted, because they give access to the store.
+        They are the environment variables of the driver, overridden by `variables`. Variables that
+        begin with `MLFLOW_` are omitted, because they give access to the store.
         """
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that the key sets; they do not depend on the host."""
+        """Return the environment variables that this key sets. They are equal on all hosts."""
         # By default JAX reserves most of a device's memory, which would hide the peak of a point.
         device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if self.platform == "cpu":
@@ -169,11 +169,11 @@ class PointProcesses:
         self._next_read = 0.0  # monotonic seconds
 
     def resident_bytes(self, pid: int, limit: int | None) -> int:
-        """Return the resident bytes of a child and the processes that it started.
+        """Return the resident memory in bytes of a child process and the processes it started.
 
         Each process counts with at least the file-backed pages of the worker, because a separate
-        process would hold the same pages (`paradnn.worker.memory`). If the total exceeds the limit,
-        pages that the processes share count once. This corrected value is reused for
+        process would need the same pages (`paradnn.worker.memory`). If the total exceeds the limit,
+        pages that several processes share count only once. This corrected total is reused for
         `_PAUSE_FACTOR` times as long as its computation took, because private memory is slow to
         read.
 
@@ -213,9 +213,14 @@ class PointProcesses:
 
 
 def _private_bytes(pid: int, resident: int) -> int:
-    """Return the bytes that a process shares with no other process.
+    """Return the bytes of memory that a process shares with no other process.
 
-    Returns 0 if the process has exited, and `resident` if the system does not report the value.
+    Args:
+        pid: Process id.
+        resident: Resident bytes of the process.
+
+    Returns:
+        The bytes; 0 if the process has exited, and `resident` if the system does not report them.
     """
     try:
         return int(psutil.Process(pid).memory_full_info().uss)
@@ -323,7 +328,7 @@ class Worker:
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point. Afterwards, `alive` is False if the worker cannot measure another one.
+        """Measure one point, and set `alive` to False if the worker cannot measure further points.
 
         Args:
             point: The request, in the form of `paradnn.config.identity.point_request`.
@@ -470,7 +475,13 @@ class Worker:
         monitor: ProcessMonitor,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> None:
-        """Record an event in `monitor`, and report phases and workload messages."""
+        """Record an event of the worker, and report the event if it is a phase or workload message.
+
+        Args:
+            event: The event.
+            monitor: Receives the observation.
+            on_news: Called as in `measure`.
+        """
         if isinstance(event, messages.Started):
             monitor.pid = event.pid
             monitor.started = time.perf_counter()
@@ -487,7 +498,15 @@ class Worker:
             monitor.answer = event.answer
 
     def _enforce(self, monitor: ProcessMonitor, limits: Limits, sent: float) -> None:
-        """Kill the child if it exceeds a limit; kill the worker if the child does not exit."""
+        """Kill the child if it exceeds a limit of the point.
+
+        The worker is killed if the child has not started yet, or does not exit after a kill.
+
+        Args:
+            monitor: Observations of the child.
+            limits: Limits of the point.
+            sent: Time at which the request was sent, by `time.perf_counter`.
+        """
         now = time.perf_counter()
         if monitor.stopped:
             if now - monitor.killed_at > _GRACE_SECONDS:
@@ -608,7 +627,12 @@ class Worker:
 
 
 def _is_within_memory(measured: Answer | None, limits: Limits) -> TypeGuard[Answer]:
-    """Return whether all timed phases ended with a memory peak within the limit."""
+    """Return whether the answer contains measurements whose memory peak is within the limit.
+
+    Args:
+        measured: Answer that the child sent after the timed phases; None if it sent none.
+        limits: Limits of the point.
+    """
     if measured is None:
         return False
     return limits.memory_bytes is None or (measured.peak_memory_bytes or 0) <= limits.memory_bytes
@@ -639,9 +663,12 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         self.close()
 
     def prepare(self, key: WorkerKey) -> None:
-        """Start the worker of `key`, and return before it is ready.
+        """Start the worker of a key, and return before the worker has imported its framework.
 
-        The framework's import then overlaps with the driver's other work.
+        The import then overlaps with the driver's other work.
+
+        Args:
+            key: Settings of the worker.
 
         Raises:
             OSError: If the interpreter cannot be started, or the pool is closed.

@@ -124,9 +124,12 @@ def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Comp
 
 
 def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Return the fitted effect of each run's unit (n,), adjusted for cells; 0 if it is unknown.
+    """Return the estimated effect of each run's unit, such as its session, adjusted for cells.
 
-    For the arguments see `unit_scatter`.
+    For the arguments and the model, see `unit_scatter`.
+
+    Returns:
+        (n,) the effects on the logarithm of a run; 0 for units whose effect cannot be estimated.
     """
     cell = np.unique(cells, return_inverse=True)[1]
     unit = np.unique(units, return_inverse=True)[1]
@@ -428,7 +431,9 @@ class Schedule:
         return effects
 
     def point_weights(self) -> pd.Series:
-        """Return `session_weight` plus `drift_weight` for separate comparisons of each point.
+        """Return `session_weight` plus `drift_weight` of each point.
+
+        Each point is compared separately, using only the runs of this point.
 
         The index of the series contains the numbers of the points.
         """
@@ -472,9 +477,9 @@ def learn_session_variance(
     """Return the variance of sessions: the prior updated with the scatter of repeated sessions.
 
     Args:
-        logs: (n,) logarithms of the runs.
-        schedule: Time and place of the runs.
-        priors: Priors of the scatter.
+        logs: (n,) logarithms of the speeds of the runs. If empty, the prior is returned.
+        schedule: The point, side, session and host of each run.
+        priors: Priors of the scatter. Only the prior of sessions is used.
     """
     if not len(logs):
         return SessionVariance(*priors.session.update())
@@ -485,7 +490,9 @@ def learn_session_variance(
 
 
 def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
-    """Return the priors, with those of processes and sessions updated by runs of the same machine.
+    """Return the priors after updating two of them with other runs of the same machine.
+
+    The updated priors are those of the effects of a process and of a session.
 
     Args:
         runs: Runs that are not part of the current comparison. Only runs with a positive
@@ -528,16 +535,18 @@ def interaction_effect(
 ) -> Effect | None:
     """Return the interaction of sessions and sides: the variation of the log ratio by session.
 
-    In each session, each side has separate workers. The memory layout of a worker shifts all runs
-    of its side in the session. Only sessions that measured both sides reveal this effect.
+    The log ratio of a session is the mean log speed of side A minus the mean log speed of side B.
+
+    In each session, each side has separate worker processes. The memory layout of a worker shifts
+    all runs of one side in this session. Only sessions that measured both sides reveal this effect.
 
     Args:
-        logs: (n,) logarithms of the runs.
-        schedule: Time and place of the runs.
-        priors: Priors of the scatter.
+        logs: (n,) logarithms of the speeds of the runs, such as examples per second.
+        schedule: The point, side and session of each run.
+        priors: Priors of the scatter of repeated measurements.
 
     Returns:
-        The effect on the mean log ratio; None if both sides share fewer than two sessions.
+        The effect on the mean log ratio; None if fewer than two sessions measured both sides.
     """
     rows = schedule.has_counterpart
     if not rows.any():
@@ -635,14 +644,19 @@ def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
 
 
 def _squared_sums(labels: np.ndarray, weights: np.ndarray) -> float:
-    """Return the sum, over all labels, of the square of the label's total weight."""
+    """Return the sum of squares of the total weights of the labels.
+
+    Args:
+        labels: (n,) label of each element, such as the session of a run.
+        weights: (n,) weight of each element. The weights with equal labels are added first.
+    """
     if not len(labels):
         return 0.0
     return float(np.sum(np.bincount(labels, weights) ** 2))
 
 
 def _groups(labels: np.ndarray) -> list[np.ndarray]:
-    """Return the indices of the rows of each label."""
+    """Return one array per distinct label: the indices of the elements that have this label."""
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 

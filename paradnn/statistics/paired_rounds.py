@@ -234,13 +234,17 @@ def clipping_limit(rounds: int) -> float:
 
 @dataclass(frozen=True)
 class _RobustCenter:
-    """Huber's estimate of location of a series.
+    """Huber's robust estimate of the center of a series that has one value per round.
+
+    Values whose deviation from the center exceeds the limit of `_robust_center` are outliers.
 
     Attributes:
         location: The center, about which the clipped deviations sum to 0.
-        deviations: Deviations from `location`, clipped at the limit, in the order of the series.
-        lag_one: Autocorrelation of the rounds at lag one, without the outliers.
-        inlier_share: Share of rounds whose deviation is within the limit, from 0 to 1.
+        deviations: Deviations of the values from `location`, clipped to the range from -limit to
+            limit, in the order of the series.
+        lag_one: Autocorrelation of the values at lag one. Outliers count as the mean of the
+            remaining values.
+        inlier_share: Share of values that are not outliers, from 0 to 1.
     """
 
     location: float
@@ -252,10 +256,15 @@ class _RobustCenter:
 def _robust_center(values: Sequence[float]) -> _RobustCenter:
     """Estimate the center of a series by Huber's M-estimator.
 
-    The scale is the median absolute deviation, and the limit is `clipping_limit` times the scale.
+    The scale is the median absolute deviation from the median, times 1.4826. Deviations from the
+    center are clipped at a limit, which is `clipping_limit` times the scale. If more than half of
+    the values are equal, the scale is 0 and no value is clipped.
 
-    If more than half of the values are equal, the scale is 0 and no value is clipped. Source:
-    Huber, Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964.
+    Source: Huber, Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35,
+    1964.
+
+    Args:
+        values: One value per round, in the order of the rounds; not empty.
     """
     location = statistics.median(values)
     scale = _MAD_TO_SIGMA * statistics.median(abs(value - location) for value in values)

@@ -71,15 +71,17 @@ class VariancePrior:
         return Component(pooled / total, total)
 
     def learn(self, variance: float, freedom: float) -> VariancePrior:
-        """Return the prior updated with other data of the same machine.
+        """Return this prior updated with other runs of the machine on which a comparison ran.
 
-        Other points and days may scatter differently, so the influence of the data is limited. They
-        change the scale by at most the factor _LARGEST_CHANGE, and their weight is at most
-        _LARGEST_CHANGE times that of the prior.
+        The other runs are not part of the comparison: they measured other points, or ran on other
+        days. Their times may scatter differently from those of the comparison, so their influence
+        is limited. They change the scale by at most the factor _LARGEST_CHANGE. Their weight is at
+        most _LARGEST_CHANGE times the weight of the prior.
 
         Args:
-            variance: Sample variance of log step time.
-            freedom: Degrees of freedom of the sample variance.
+            variance: Sample variance of the log step time of the other runs.
+            freedom: Degrees of freedom of the sample variance. If it is at most 0, the prior is
+                returned unchanged.
         """
         if freedom <= 0:
             return self

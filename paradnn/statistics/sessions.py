@@ -90,12 +90,22 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
 
 
 def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
-    """Return the name of each run's session (n,); None if it is unknown.
+    """Return the name of each run's session, as an array (n,); None if the session is unknown.
 
-    A session ends with a pause of more than half an hour. Within a sweep, a new driver must also
-    start after the pause. Runs on different hosts or of different sweeps never share a session. The
-    session of an imported published run is unknown, because its recorded start is the time of the
-    import.
+    Runs on different hosts or of different sweeps never share a session. The start of a new session
+    depends on the run:
+
+    - A run of a sweep starts a new session if it started more than half an hour after the previous
+      run of the sweep on this host, and if the two runs have different drivers.
+    - A run outside sweeps starts a new session if it started more than half an hour after the
+      previous run outside sweeps on this host.
+
+    The session of an imported published run is unknown, because the recorded start of such a run is
+    the time of the import. The session is also unknown if a run has neither a sweep nor a start.
+
+    Args:
+        runs: The n runs. The columns `sweep_id`, `host`, `session_id`, `start_time` and `source`
+            are used if present.
     """
     table = runs.reindex(columns=["sweep_id", "host", "session_id"])
     table = table.astype("object").fillna("").reset_index(drop=True)
@@ -122,7 +132,15 @@ def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
 
 
 def have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
-    """Return whether both sides have recorded timing protocols, and no protocol in common."""
+    """Return whether the runs of two sides are known to have different timing protocols.
+
+    Args:
+        a: Runs of side A. The column `protocol_id` is used if present.
+        b: Runs of side B, with the same columns.
+
+    Returns:
+        True if each side has at least one recorded protocol, and the sides share no protocol.
+    """
     protocols_a, protocols_b = (
         set(side["protocol_id"].dropna()) if "protocol_id" in side else set() for side in (a, b)
     )

@@ -57,8 +57,8 @@ class Document:
     Attributes:
         record: The result.
         offline_id: Stem of the file name.
-        run_id: Id of the run that the store created for the point; None without one.
-        sweep: The sweep of the point; None without one.
+        run_id: Id of the run that the store created for the point; None if it created no run.
+        sweep: The sweep of the point; None if the point belongs to no sweep.
         repeats: Whether the point is recorded even if the store already holds a result of it.
         owner: Owner tag of the driver that wrote the file; None in files of earlier versions.
     """
@@ -173,16 +173,31 @@ class Journal:
         return list(self._all().get(identity, ()))
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the metrics and tags of a run; the tag `mlflow.runName` is its name."""
+        """Return the metrics and tags of a run.
+
+        The name of the run is the value of the tag `mlflow.runName`.
+        """
         record = read_record(self.path_of(run_id)).record
         return dict(record.metrics), {**record.tags, "mlflow.runName": record.name}
 
     def path_of(self, run_id: str) -> Path:
-        """Return the path of the file of a result, which need not exist."""
+        """Return the path of the file that contains, or would contain, the result of a run.
+
+        Args:
+            run_id: Id of the run.
+        """
         return self.folder / f"{run_id}.json"
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Open the parent run of all points that are recorded from now on; return its id."""
+        """Open the parent run of a sweep, and return the id of the parent run.
+
+        All points that are recorded after this call belong to the parent run.
+
+        Args:
+            name: Name of the parent run.
+            description: Description of the parent run.
+            tags: Tags of the parent run, including `sweep_id`.
+        """
         self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
 
@@ -209,7 +224,13 @@ class Journal:
         return Journal.open_sweep(self, name, description, tags)
 
     def annotate_sweep(self, end: SweepRun) -> None:
-        """Add the result of a design to the parent run, which another process will close."""
+        """Add the conclusion of the sweep's design to the parent run of the sweep.
+
+        Another process closes the parent run.
+
+        Args:
+            end: The sweep, with the tags to add.
+        """
         if self._sweep is not None:
             tags = {**self._sweep.tags, **end.tags}
             self._sweep = replace(self._sweep, tags=tags)
@@ -229,7 +250,8 @@ class Journal:
 
         Args:
             is_complete: Whether this process ends because no point is left.
-            conclusion: Result of the sweep's design as Markdown; empty without one.
+            conclusion: Conclusion that the design of the sweep reached, as Markdown; empty if it
+                reached no conclusion.
         """
         if self._own_lease is not None:
             lease = self._own_lease.ended_now(is_complete=is_complete, conclusion=conclusion)
@@ -330,7 +352,7 @@ class Journal:
         return None
 
     def claimed(self) -> set[Identity]:
-        """Return the points that a running driver is measuring now."""
+        """Return the points that running drivers are measuring now."""
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
@@ -412,7 +434,12 @@ class Journal:
                     yield path
 
     def abandon(self, claim: Claim, reason: str) -> None:
-        """Release the claim of a point that has no outcome; a store also records the reason."""
+        """Release the claim of a point that has no outcome.
+
+        Args:
+            claim: The claim.
+            reason: Why the measurement ended. Only a store records it; a journal ignores it.
+        """
         self._release(claim.identity)
 
     def close_abandoned(self) -> int:
@@ -462,7 +489,7 @@ class Journal:
 
     @property
     def _lease_key(self) -> str:
-        """Reference of claim files to the lease of this process; empty without a lease."""
+        """Text in claim files that identifies the lease of this process; empty without a lease."""
         if self._own_lease is None or self._sweep is None:
             return ""
         return f"{self._sweep.tags['sweep_id']} {self._driver}"
@@ -636,9 +663,10 @@ class PartialResults:
         self._store = store_key(settings)
 
     def load(self, identity: Identity) -> list[PointResult]:
-        """Return the results that an earlier driver saved.
+        """Return the results of a point's processes that an earlier driver saved.
 
-        Empty if there is no file, or if it is unreadable or has another version.
+        The list is empty if the file is absent or unreadable, or has a different schema version or
+        protocol version.
         """
         try:
             content = read_document(self._path("partial", identity, "json"))

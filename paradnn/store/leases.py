@@ -137,7 +137,8 @@ class Lease:
             chooses them.
         ended: End of the driver in Unix seconds; 0 while it runs.
         is_complete: Whether the driver ended because no point was left.
-        conclusion: Result of the sweep's design as Markdown; empty without one.
+        conclusion: Conclusion that the design of the sweep reached, as Markdown; empty if it
+            reached no conclusion.
         is_stopped: Whether the user has interrupted the sweep; only in the lease of the launching
             process.
     """

@@ -175,8 +175,11 @@ class MlflowStore(RunIndex):
     def rescue(self, folder: Path) -> Path | None:
         """Copy a deleted SQLite database into `folder`.
 
-        The open connections of this process still reach the file. The copy holds every run of the
-        store, but not their artifacts.
+        The open connections of this process can still read the deleted file. The copy contains
+        every run of the store, but not the artifacts of the runs.
+
+        Args:
+            folder: Folder of the copy, which is created if it is absent.
 
         Returns:
             The path of the copy; None if this process cannot read the database or write the copy.
@@ -241,7 +244,15 @@ class MlflowStore(RunIndex):
         return chosen
 
     def register(self, driver: str, lease: Lease) -> None:
-        """Register this process with its sweep; its claims then refer to this lease."""
+        """Register this process as a driver of its sweep.
+
+        Claims that this process makes afterwards refer to the lease, unless the process only
+        launches other drivers.
+
+        Args:
+            driver: Name of the driver within the sweep.
+            lease: The lease, which `renew_lease` must renew.
+        """
         self._require_present()
         self._driver = driver
         self._own_lease = lease
@@ -255,7 +266,8 @@ class MlflowStore(RunIndex):
 
         Args:
             is_complete: Whether this process ends because no point is left.
-            conclusion: Result of the sweep's design as Markdown; empty without one.
+            conclusion: Conclusion that the design of the sweep reached, as Markdown; empty if it
+                reached no conclusion.
         """
         if self._own_lease is not None:
             lease = self._own_lease.ended_now(is_complete=is_complete, conclusion=conclusion)
@@ -269,7 +281,7 @@ class MlflowStore(RunIndex):
         return self.leases(self._parent)
 
     def renew_lease(self, open_claims: Sequence[str]) -> str:
-        """Renew the lease of this process; without a lease, renew each claim.
+        """Renew the lease of this process, or each of its claims if it has no lease.
 
         Args:
             open_claims: Ids of the runs of the claims.

@@ -145,10 +145,19 @@ class SearchReader:
         return self._open_client or client_of(self._address)
 
     def _search(self, query: Query) -> Iterator[Row]:
-        """Yield each run once, as plain values, since 100,000 of MLflow's objects fill the memory.
+        """Yield each run that matches a query once.
 
-        MLflow's pages begin at an offset, so runs that are created during the search may shift
-        them. The order "oldest first" appends such runs at the end, and repeated ids are skipped.
+        A run is converted to a `Row` of plain values, because MLflow's objects for 100,000 runs
+        would fill the memory.
+
+        MLflow returns pages of runs that begin at an offset. Runs that are created during the
+        search may therefore shift later pages, so that a page repeats runs of the previous page.
+        Repeated run ids are skipped. If the order is "oldest first", new runs are appended after
+        all existing runs and shift no page.
+
+        Args:
+            query: The experiments, the filters, and the number of newest runs. If `query.newest` is
+                None, all runs are yielded, oldest first; otherwise the newest runs come first.
         """
         names = {self._id_of(name): name for name in query.experiments}
         names.pop("", None)

@@ -472,12 +472,14 @@ class SqlReader:
 def _has_key(
     table: sa.TableClause, keys: Collection[str], *conditions: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a run has a row with one of the keys, under given conditions.
+    """Return an SQL condition that is true for runs with a matching row in a table.
+
+    A row matches if it has one of the keys and fulfills all further conditions.
 
     Args:
         table: Table of params or tags.
-        keys: The keys.
-        conditions: Further conditions on the row.
+        keys: The keys, one of which the row must have.
+        conditions: Further conditions on the row, such as on its value.
     """
     matches = sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *conditions)
     return _RUNS.c.run_uuid.in_(matches)

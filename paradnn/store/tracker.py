@@ -292,7 +292,15 @@ class Tracker(Journal):
         )
 
     def _try_store(self, claim: Claim, write: Callable[[], None]) -> None:
-        """Call `write` if the store answers and holds the claim; a failure is not an error."""
+        """Call a function that writes to the store, if this process still has a claim there.
+
+        The function is not called while the store does not answer. A StoreError that the function
+        raises is noted, but not raised.
+
+        Args:
+            claim: The claim to which the write belongs.
+            write: The function.
+        """
         if self._away_since is None and claim.run_id in self._open_claims:
             try:
                 write()
@@ -300,7 +308,10 @@ class Tracker(Journal):
                 self._note_failure(error)
 
     def _call_store(self, call: Callable[[], T]) -> T:
-        """Return the result of `call`; repeat the call until the store answers.
+        """Call a function that uses the store until the store answers, and return its result.
+
+        Args:
+            call: The function.
 
         Raises:
             StoreAwayError: If the store does not answer within `tracking.patience`.
@@ -313,9 +324,14 @@ class Tracker(Journal):
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
     def _note_failure(self, error: StoreError) -> None:
-        """Note that a call of the store failed, and report it to the user once.
+        """Record that a call of the store failed, and tell the user after the first failure.
 
-        The driver waits for the store only if it is unreachable, for at most `tracking.patience`.
+        If the store is unreachable, later calls wait for the store until `tracking.patience`
+        seconds have passed since the first failure. After any other error, they do not wait. A
+        deleted store is never tried again, and its runs are copied if possible.
+
+        Args:
+            error: The error of the call.
         """
         now = time.monotonic()
         if isinstance(error, StoreDeletedError):
@@ -338,7 +354,13 @@ class Tracker(Journal):
             self._next_attempt = now + _BACKGROUND_RETRY_SECONDS
 
     def _rescue(self) -> str:
-        """Copy the runs of a deleted store; return the result of the rescue as text."""
+        """Copy the runs of a deleted store to a file in the folder of kept files.
+
+        The copy succeeds only for a deleted SQLite database that this process still has open.
+
+        Returns:
+            A sentence for the user: where the copy is, or that the runs are lost.
+        """
         copy = self._store.rescue(self.folder)
         if copy:
             return f"Its runs were copied to {copy}: move that file back to restore them"

@@ -69,7 +69,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Reply:
-    """Reply of a process to an order; fields that the order does not request are None.
+    """Reply of a process to an `_Order`. A field is None if the task of the order does not need it.
 
     Attributes:
         rank: Number of the process.
@@ -227,7 +227,15 @@ def _serve(
 
 
 def _obey(order: _Order, rank: int, process: _Process, step: Step, meter: MemoryMeter) -> _Reply:
-    """Carry out an order of the first process, and return the reply."""
+    """Carry out an order of the first process, and return the reply.
+
+    Args:
+        order: The order.
+        rank: Number of this process, from 1.
+        process: This process's model and devices.
+        step: This process's part of the common step.
+        meter: Measures the memory of this process.
+    """
     if order.task == "run":
         return _Reply(rank, loss=step.run(order.steps))
     if order.task == "memory":
@@ -328,11 +336,15 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         self._run.framework = self._own.framework
 
     def common_step(self, own: Step) -> Step:
-        """Return the step that all processes run; `own` is the part of this process."""
+        """Return the step that all processes run together.
+
+        Args:
+            own: This process's part of the step.
+        """
         return _CommonStep(own, self._processes)
 
     def begin_steps(self) -> None:
-        """Reset the memory peaks of the other processes; see `MemoryMeter.begin_steps`."""
+        """Reset the recorded memory peaks of the other processes (`MemoryMeter.begin_steps`)."""
         self._ask(_Order("begin_steps"))
 
     def memory(self) -> list[ProcessMemory]:
@@ -449,7 +461,14 @@ class _Blocks(SynchronizedRun):
 def _mean_loss(own: float | None, processes: ProcessGroup) -> float | None:
     """Receive the losses of the other processes, and return the mean over all processes.
 
-    All shares of the batch have the same size. Returns None if no process reports a loss.
+    All shares of the batch have the same size, so the mean is not weighted.
+
+    Args:
+        own: Loss of this process; None if the step has no loss.
+        processes: The other processes.
+
+    Returns:
+        The mean loss; None if no process reports a loss.
     """
     losses = [own, *(reply.loss for reply in processes.receive(_Reply))]
     known = [loss for loss in losses if loss is not None]

@@ -424,7 +424,14 @@ class _BlockTimer:
 
     @staticmethod
     def _is_last(attempts: Sequence[tuple[float, Timing]], scale: int) -> bool:
-        """Return whether the latest attempt needs no repetition, or may not be repeated."""
+        """Return whether no further attempt follows the latest attempt.
+
+        This is the case if the latest attempt needs no repetition, or if it must not be repeated.
+
+        Args:
+            attempts: For each attempt, `Contention.taken` (0 if undisturbed), and the timing.
+            scale: Factor by which the latest attempt multiplied `min_blocks` and `min_seconds`.
+        """
         taken, timing = attempts[-1]
         if taken:
             disturbed = sum(share > 0 for share, _ in attempts)
@@ -458,8 +465,8 @@ class _BlockTimer:
 
         Args:
             scale: Factor by which `min_blocks` and `min_seconds` are multiplied.
-            begin: Time at which the first attempt began, in seconds of the clock. `max_seconds`
-                after it, the attempt ends.
+            begin: Time at which the first attempt began, in seconds of the clock. The attempt ends
+                with the first block that ends `max_seconds` or more after this time.
         """
         protocol = self._protocol
         blocks: list[float] = []

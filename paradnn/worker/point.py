@@ -134,7 +134,10 @@ class PointRun:
         self.answered = replace(self.answered, **fields)
 
     def open_devices(self) -> None:
-        """Bind the cores, open the devices, and build the reference kernels if requested."""
+        """Bind this process to the requested cores, and open the devices that the point uses.
+
+        Also builds the reference kernels and the cold-cache buffer, if the request enables them.
+        """
         with self.phases("build"):
             platform = bind_cores(self.request["platform"])
             devices = self.devices

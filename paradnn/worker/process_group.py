@@ -257,7 +257,11 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
             raise reported from error
 
     def failure(self) -> RankFailed | None:
-        """Return a failure that another process reports within `_REPORT_SECONDS`, else None."""
+        """Wait for a failure that another process reports, and return the failure.
+
+        Returns:
+            The failure; None if no process reports one within `_REPORT_SECONDS`.
+        """
         deadline = time.monotonic() + _REPORT_SECONDS
         for channel in self.channels:
             try:
@@ -333,7 +337,12 @@ class GroupStep(Step):
 
 
 def serve_steps(channel: Connection, step: Step) -> None:
-    """Run the number of steps that each message requests, until the channel closes."""
+    """Receive numbers of steps from a channel, and run these steps, until the channel closes.
+
+    Args:
+        channel: Connection to the point's own process.
+        step: This process's part of the step.
+    """
     with contextlib.suppress(EOFError):
         while True:
             step.run(receive_message(channel, int))
@@ -472,7 +481,13 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
 def _start_remote(
     address: str, key: bytes, request: ProcessRequest, timeout: float
 ) -> RemoteProcess:
-    """Let the server at `address` start a process, and return the process.
+    """Start a process on another host, and return the process.
+
+    Args:
+        address: Address (host:port) of the server on the other host.
+        key: The secret key that both hosts share.
+        request: The process to start.
+        timeout: Seconds to wait for the server.
 
     Raises:
         UnavailableError: If the server cannot be reached or has a different key.

@@ -61,9 +61,9 @@ class Change:
         at: The index of the first value after the jump; None for a drift.
         explained: The share of the variance that the change explains.
         correlation: The lag-one correlation of the residuals.
-        chance_share: Critical value of `explained`. By chance, the best line or jump explains a
-            larger share in 10% of steady series.
-        relative_size: The change relative to the level before it; -1 or more.
+        chance_share: Critical value of `explained`. In 10% of steady series, the best line or jump
+            explains a larger share by chance.
+        relative_size: The change relative to the level before the change; -1 or more.
     """
 
     size: float
@@ -193,7 +193,11 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def missing_interval_reason(values: Sequence[float]) -> str:
-    """Return one line that says why `block_interval` is None, and what to do."""
+    """Return a message that says why `block_interval` returns None, and what the user should do.
+
+    Args:
+        values: The values for which `block_interval` returns None.
+    """
     blocks = counted(len(values), "block")
     if len(values) < MIN_VALUES:
         return (
@@ -285,7 +289,8 @@ class Slope(NamedTuple):
     """Regression slope of log step times on log kernel times.
 
     Attributes:
-        shrunk: The slope to use for an adjustment: shrunk toward zero, from 0 to 1.
+        shrunk: The slope to use for an adjustment, from 0 to 1. It is the estimated slope, shrunk
+            toward zero.
         correlation: The correlation of log step times and log kernel times.
         seen: The estimated slope without shrinkage, corrected for the noise of the kernel times.
         error: The standard error of the slope; NaN if it is not estimated.
@@ -381,9 +386,14 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
 
 
 def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
-    """Return the mean product of values of two arrays that are `lag` blocks apart.
+    """Return the mean product of the values of two arrays, with a lag between the arrays.
 
-    NaN products are ignored; returns 0 if all are NaN.
+    Products that are NaN are ignored. The result is 0 if all products are NaN.
+
+    Args:
+        one: Array (blocks, processes).
+        other: Array of the same shape.
+        lag: Distance in blocks between the two factors of a product.
     """
     end = max(0, len(one) - lag)
     products = one[lag:] * other[:end] + one[:end] * other[lag:]
@@ -394,7 +404,9 @@ def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
 
 
 def process_mean(values: np.ndarray) -> float:
-    """Return the mean over processes of the mean over their blocks; NaN values are ignored.
+    """Return the mean over processes of the mean over the blocks of a process.
+
+    NaN values are ignored.
 
     Args:
         values: Array of shape (blocks, processes).
@@ -407,7 +419,14 @@ def _columns(each: Iterable[Iterable[float]]) -> np.ndarray:
 
 
 def step_logs(timings: Sequence[Timing]) -> np.ndarray:
-    """Return log step times (blocks, processes); NaN where a process has fewer blocks."""
+    """Return the logarithms of the step times of a point in seconds.
+
+    Args:
+        timings: The timing of each process of the point.
+
+    Returns:
+        An array (blocks, processes); NaN where a process has fewer blocks.
+    """
     return _columns(np.log(timing.blocks) - math.log(timing.steps_per_block) for timing in timings)
 
 

@@ -105,7 +105,9 @@ def roofline_chart(metrics: Mapping[str, float]) -> Chart:
     """Return the roofline of the platform and the point's position (Williams et al., CACM 2009).
 
     Args:
-        metrics: Metrics of a point with rate, intensity and both peaks.
+        metrics: Metrics of a point by name. The required metrics are `flops_per_second`,
+            `arithmetic_intensity`, `peak_flops_per_second` and `peak_bytes_per_second`. If
+            `step_time_low_ms` and `step_time_high_ms` are present, the chart shows the interval.
     """
     rate = metrics["flops_per_second"]
     intensity = metrics["arithmetic_intensity"]

@@ -409,11 +409,16 @@ class DistributedJax(Jax):
         )
 
     def _place(self, array: Any, sharding: Any) -> Any:
-        """Divide the examples of `array` (batch_size, ...) among the devices."""
+        """Divide the examples of an array among the devices, and return the distributed array.
+
+        Args:
+            array: (batch_size, ...).
+            sharding: Sharding that divides the first axis.
+        """
         return jax.device_put(array, sharding)
 
     def _replicate(self, value: Any, sharding: Any) -> Any:
-        """Copy a value to every device."""
+        """Copy a value to every device, and return the replicated value."""
         return jax.device_put(value, sharding)
 
 

@@ -366,7 +366,7 @@ def inference_step(workload: BuiltModel, *, number: bool) -> Any:
 
     Args:
         workload: The model.
-        number: Whether one element of the first output precedes the outputs.
+        number: Whether to return one element of the first output, a scalar, before the outputs.
     """
     model = workload.model
 

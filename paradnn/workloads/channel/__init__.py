@@ -285,11 +285,16 @@ def _model(point: Point) -> Communication:
 
 
 def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[str, float]:
-    """Return times and rates of messages, with intervals if the step time has one.
+    """Return the time per message and the rates of messages and bytes, by metric name.
+
+    Times are in microseconds, and rates are per second. If the step time has an interval, the
+    result also contains the ends of the intervals of times and rates (`_low` and `_high` in the
+    names).
 
     Args:
-        model: The options of the messages.
-        known: Metrics of the steps. `step_time_ms` and its interval are used.
+        model: Options of the point: pattern, size in bytes, window and number of processes.
+        known: Metrics of the steps. `step_time_ms`, `step_time_low_ms` and `step_time_high_ms` are
+            used if present.
     """
     metrics: dict[str, float] = {}
     # Number of messages per step. A collective counts as one message.

@@ -53,17 +53,21 @@ _SERVED = ("tcp", "grpc", "shared_memory")
 
 
 class _Idle(Step):
-    """The empty step of a server process, whose other threads answer messages."""
+    """A step that does nothing, for a server process that answers messages in other threads."""
 
     def run(self, steps: int) -> None:
         return None
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """A context manager of the processes of a point; this process is the measured one.
+    """Context manager that starts the processes that exchange the messages of a point.
 
-    The processes run on the cores of the point. The other processes end with the context, or at the
-    latest with this process.
+    The calling process is one of these processes, and its steps are timed. The processes of this
+    host run on the cores that the point's platform specifies. The other processes end when the
+    context exits, or at the latest when the calling process ends.
+
+    Args:
+        point: The request of the point, with its model and platform.
 
     Raises:
         UnavailableError: If a process cannot be reached, or lacks required software.
@@ -84,7 +88,15 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self.group.__exit__(kind, error, trace)
 
     def step(self) -> Any:
-        """Return the step to time: of this process alone, or of all processes that run it."""
+        """Return the step to time.
+
+        If one other process only answers the messages of this process, it is the step of this
+        process. Otherwise, it is a step that several processes run together (`GroupStep`).
+
+        Raises:
+            RankFailed: If a trial of the collective gives a wrong result, or a process fails.
+            UnavailableError: If a process cannot be reached, or lacks required software.
+        """
         own = self._participant.step(0)
         if self._participant.is_served:
             return own
@@ -137,7 +149,8 @@ class _Participant:
 
     Attributes:
         is_served: Whether only process 0 runs a step and process 1 answers. If false, all processes
-            run the same step; with parameter servers, all workers do, which have the lowest ranks.
+            run the same step. With parameter servers, it is false and only the workers run the
+            step; the workers have the lowest ranks.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -290,7 +303,12 @@ def _check_collective(step: Any, pattern: str, processes: int) -> None:
 
 
 def make_message(size: int, seed: int) -> bytes:
-    """Return `size` random bytes, which repeat every 1 MiB."""
+    """Return the content of a message: random bytes that repeat every 1 MiB.
+
+    Args:
+        size: Number of bytes.
+        seed: Seed of the random generator.
+    """
     noise = random.Random(seed).randbytes(min(_NOISE_BYTES, size))
     repeats = -(-size // len(noise))
     return (noise * repeats)[:size]
@@ -343,7 +361,7 @@ class _TorchStep(Step):
         return result
 
     def run(self, steps: int) -> None:
-        """Run steps. Each step ends when this process has its result."""
+        """Run the given number of steps. A step ends when this process has the result."""
         collectives = {
             "all_reduce": self._dist.all_reduce,
             "broadcast": lambda values: self._dist.broadcast(values, 0),
@@ -355,7 +373,14 @@ class _TorchStep(Step):
                 self._torch.cuda.synchronize()
 
     def _exchange(self, values: Any) -> None:
-        """Send a window of messages and receive the answer (rank 0), or the reverse (rank 1)."""
+        """Exchange the messages of one step between the processes of rank 0 and rank 1.
+
+        Rank 0 sends a window of messages and then receives the answer. Rank 1 receives the messages
+        and then sends the answer.
+
+        Args:
+            values: The tensor that is sent, or into which a message is received.
+        """
         dist: Any = self._dist
         if self._rank == 0:
             transfer = dist.send

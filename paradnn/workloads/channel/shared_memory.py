@@ -44,24 +44,39 @@ class SharedQueue:
         self.patience: float | None = None
 
     def send(self, message: bytes | memoryview) -> None:
-        """Wait for a free slot and copy a message into it; raises RankFailed after `patience`."""
+        """Wait for a free slot, and copy a message into the slot.
+
+        Raises:
+            RankFailed: If no slot becomes free within `patience` seconds.
+        """
         self._wait(self._free)
         self._slots[self._next_sent][:] = message
         self._next_sent = (self._next_sent + 1) % _SLOTS
         os.eventfd_write(self._full, 1)
 
     def receive(self, into: memoryview) -> None:
-        """Wait for a message and copy it into `into`; raises RankFailed after `patience`."""
+        """Wait for a message, and copy the message into a buffer.
+
+        Args:
+            into: The buffer, as long as a message.
+
+        Raises:
+            RankFailed: If no message arrives within `patience` seconds.
+        """
         self._wait(self._full)
         into[:] = self._slots[self._next_received]
         self._next_received = (self._next_received + 1) % _SLOTS
         os.eventfd_write(self._free, 1)
 
     def _wait(self, counter: int) -> None:
-        """Wait until a counter is positive, and decrement it; raises RankFailed after `patience`.
+        """Wait until a counter is positive, and decrement the counter.
 
         Args:
-            counter: Descriptor of the eventfd.
+            counter: Descriptor of the eventfd that contains the counter.
+
+        Raises:
+            RankFailed: If the counter does not become positive within `patience` seconds. If
+                `patience` is None, the wait has no limit.
         """
         if self.patience is not None:
             waiting = select.poll()
@@ -74,13 +89,17 @@ class SharedQueue:
 
 
 class SharedMemoryStep(Step):
-    """A step over two queues: a message and its echo, or a window of messages and one byte back.
+    """A step that sends messages to another process through shared memory and waits for an answer.
+
+    With model.pattern=latency, a step sends one message, and the other process returns the whole
+    message. With every other pattern, a step sends model.window messages, and the other process
+    returns one byte.
 
     Args:
-        point: The request.
-        outgoing: Carries messages to the other process.
-        incoming: Carries the answers of the other process.
-        message: The message.
+        point: The request of the point that is measured, with the options of the model.
+        outgoing: Queue of messages to the other process.
+        incoming: Queue of answers from the other process.
+        message: Content of every message, model.bytes long.
         patience: Seconds to wait for the other process before a step raises RankFailed.
     """
 
@@ -101,7 +120,11 @@ class SharedMemoryStep(Step):
         self._answer = memoryview(bytearray(answer_bytes(point)))
 
     def run(self, steps: int) -> None:
-        """Run steps, each of which ends when the other process has answered. Raises RankFailed."""
+        """Run the given number of steps. A step ends when the other process has answered.
+
+        Raises:
+            RankFailed: If the other process makes no progress for `patience` seconds.
+        """
         for _ in range(steps):
             for _ in range(self._window):
                 self._outgoing.send(self._message)
@@ -109,7 +132,14 @@ class SharedMemoryStep(Step):
 
 
 def serve_queues(point: Mapping[str, Any], requests: SharedQueue, answers: SharedQueue) -> None:
-    """Receive messages from `requests` and send answers to `answers`, until this process ends."""
+    """Answer the messages of another process until this process ends.
+
+    Args:
+        point: The request of the point that is measured, with the options of the model.
+        requests: Queue from which messages are received.
+        answers: Queue to which one answer is sent after each message, or after model.window
+            messages if model.pattern is not latency.
+    """
     window = message_window(point)
     message = memoryview(bytearray(point["model"]["bytes"]))
     answer = message[: answer_bytes(point)]

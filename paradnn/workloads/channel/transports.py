@@ -52,14 +52,25 @@ class Connection:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def send(self, message: bytes | memoryview) -> None:
-        """Send a whole message; raises RankFailed."""
+        """Send a whole message.
+
+        Raises:
+            RankFailed: If the connection fails, or makes no progress for `patience` seconds.
+        """
         try:
             self._socket.sendall(message)
         except OSError as error:
             raise self._failure(error) from error
 
     def receive(self, into: memoryview) -> None:
-        """Receive a message of `len(into)` bytes into `into`; raises RankFailed."""
+        """Receive a message of `len(into)` bytes into a buffer.
+
+        Args:
+            into: The buffer.
+
+        Raises:
+            RankFailed: If the connection fails, or makes no progress for `patience` seconds.
+        """
         received = 0
         length = len(into)
         while received < length:
@@ -79,24 +90,40 @@ class Connection:
 
 
 def message_window(point: Mapping[str, Any]) -> int:
-    """Return the number of messages that one answer acknowledges: 1 for pattern=latency."""
+    """Return the number of messages that a process sends before it waits for one answer.
+
+    The number is 1 for model.pattern=latency, and model.window for every other pattern.
+
+    Args:
+        point: The request of a point, with the options of the model in `point["model"]`.
+    """
     model = point["model"]
     return 1 if model["pattern"] == "latency" else int(model["window"])
 
 
 def answer_bytes(point: Mapping[str, Any]) -> int:
-    """Return the bytes of an answer over TCP and shared memory: an echo, or a single byte."""
+    """Return the size of an answer over TCP or shared memory in bytes.
+
+    For model.pattern=latency, the answer is an echo of the message, so it has model.bytes bytes.
+    For every other pattern, it has a single byte.
+
+    Args:
+        point: The request of a point, with the options of the model in `point["model"]`.
+    """
     model = point["model"]
     return int(model["bytes"]) if model["pattern"] == "latency" else 1
 
 
 class TcpStep(Step):
-    """A step over TCP: send a message and receive its echo, or send a window and receive one byte.
+    """A step that sends messages to a server over TCP and waits for an answer.
+
+    With model.pattern=latency, a step sends one message and receives an echo of this message. With
+    every other pattern, a step sends model.window messages and receives one byte.
 
     Args:
-        point: The request.
+        point: The request of the point that is measured.
         address: Address of the server.
-        message: The message.
+        message: Content of every message that a step sends.
         patience: Seconds without progress after which a step fails.
 
     Raises:
@@ -122,7 +149,11 @@ class TcpStep(Step):
         self.close = self._connection.close
 
     def run(self, steps: int) -> None:
-        """Run steps, each of which ends when the server has answered. Raises RankFailed."""
+        """Run the given number of steps. A step ends when the server has answered.
+
+        Raises:
+            RankFailed: If the connection fails, or makes no progress for `patience` seconds.
+        """
         for _ in range(steps):
             for _ in range(self._window):
                 self._connection.send(self._message)
@@ -130,9 +161,13 @@ class TcpStep(Step):
 
 
 def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> None:
-    """Answer the messages of every connection in a separate thread, until the socket is closed.
+    """Accept connections and answer their messages, until the listening socket is closed.
 
-    A failed connection does not affect the others.
+    Each connection is served in a separate thread, so its failure does not affect others.
+
+    Args:
+        listening: The listening socket.
+        point: The request of the point that is measured, with the options of the model.
     """
     while listening.fileno() >= 0:
         try:
@@ -192,14 +227,16 @@ def require_grpc() -> Any:
 
 
 class GrpcStep(Step):
-    """A step over gRPC: a window of calls, or one call to every server, which echoes the message.
+    """A step that calls one or more gRPC servers, each call with one message.
 
-    All calls of a step are concurrent.
+    With model.pattern=bandwidth, a step makes model.window calls of one server, which answers with
+    empty messages. With every other pattern, a step makes one call of each server, and the servers
+    echo the message. All calls of a step are concurrent.
 
     Args:
-        point: The request.
-        addresses: Addresses of the servers.
-        message: The message.
+        point: The request of the point that is measured, with the options of the model.
+        addresses: Addresses (host:port) of the servers.
+        message: Content of the message of every call.
         patience: Seconds to wait until a server is ready.
 
     Raises:
@@ -243,7 +280,15 @@ class GrpcStep(Step):
             channel.close()
 
     def _connect(self, address: str, patience: float) -> Any:
-        """Return a channel to a server once it is ready; raises RankFailed after `patience` s."""
+        """Wait until a gRPC server is ready, and return a channel to the server.
+
+        Args:
+            address: Address (host:port) of the server.
+            patience: Seconds to wait.
+
+        Raises:
+            RankFailed: If the server is not ready within `patience` seconds.
+        """
         channel = self._grpc.insecure_channel(address, options=_OPTIONS)
         ready = self._grpc.channel_ready_future(channel)
         try:
@@ -255,7 +300,11 @@ class GrpcStep(Step):
         return channel
 
     def run(self, steps: int) -> None:
-        """Run steps, each of which ends when all its calls are answered. Raises RankFailed."""
+        """Run the given number of steps. A step ends when all calls of the step are answered.
+
+        Raises:
+            RankFailed: If a call fails.
+        """
         try:
             for _ in range(steps):
                 if len(self._calls) == 1:
@@ -269,7 +318,11 @@ class GrpcStep(Step):
 
 
 def message_sizes(model: Mapping[str, Any]) -> Sequence[int]:
-    """Return the size of each buffer of a message, in bytes."""
+    """Return the sizes in bytes of the buffers into which a message is split.
+
+    Args:
+        model: The options of the model.
+    """
     if model.get("payload", "single") == "single":
         return [model["bytes"]]
     return buffer_sizes(model["payload"], model["buffers"])

@@ -172,7 +172,10 @@ class Client:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the server stopped answering in the last loop (`_FailureMonitor.gone`)."""
+        """Whether the server counts as gone after consecutive failures (see `_FailureMonitor`).
+
+        Only failures since the most recent call of `run_requests` began count.
+        """
         return self._monitor.gone.is_set()
 
     def wait_until_ready(self) -> None:
@@ -190,9 +193,10 @@ class Client:
         self._when_ready(send_request)
 
     def check_alive(self) -> None:
-        """Find out whether the server still answers, if the last loop ended with failures.
+        """Determine whether the server still answers, if the most recent requests failed.
 
         Repeats a request until it succeeds, the server counts as gone, or the deadline passes.
+        `is_gone` contains the result. Does nothing if the most recent request succeeded.
         """
         monitor = self._monitor
         pauses = _pauses()
@@ -275,7 +279,10 @@ class Client:
         return sorted(requests, key=lambda request: request.due)
 
     def _authorization(self) -> dict[str, str]:
-        """Return the Authorization header with the API key; empty if the variable is not set.
+        """Return the Authorization header with the API key.
+
+        The key is the value of the environment variable that the options name. Without a key, the
+        result is empty.
 
         Raises:
             UnavailableError: If the key has characters that are invalid in a header. The message
@@ -344,7 +351,11 @@ class Client:
                 time.sleep(pause)
 
     def _startup_seconds(self, error: RequestError) -> float:
-        """Return the seconds to wait for a server whose response to a request is `error`."""
+        """Return how many seconds to repeat a request that failed while the server may be starting.
+
+        Args:
+            error: The failure of the request.
+        """
         seconds = self._options.startup_seconds
         if error.is_not_ready:
             return _LOADING_SECONDS if seconds is None else seconds
@@ -388,7 +399,11 @@ class Client:
 
     @contextlib.contextmanager
     def _request_errors(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        """Close the connection on any error of a request, and raise it as RequestError."""
+        """Close the connection if the context raises an error, and raise a RequestError instead.
+
+        Args:
+            connection: The connection on which the request is sent.
+        """
         try:
             yield
         except RequestError:
@@ -408,8 +423,13 @@ class Client:
 
         A failure because the deadline has passed is not recorded.
 
+        Args:
+            connection: The connection, which is closed if the request fails.
+            number: Index of the request in the current loop; it selects the random prompt.
+            due: When the request was due, in ns of `time.monotonic_ns()`.
+
         Returns:
-            The request, and its error, which is None if it succeeded.
+            The request, and its error. The error is None if the request succeeded.
         """
         begun = time.monotonic_ns()
         try:
@@ -477,9 +497,13 @@ class Client:
         return f"{self._path}/completions"
 
     def _body(self, number: int) -> dict[str, Any]:
-        """Return the body of a request.
+        """Return the body of a request as a JSON object.
 
-        Its prompt is random, so that no prefix cache of the server contains it.
+        The prompt of the request is random, so that no prefix cache of the server contains it.
+
+        Args:
+            number: Index of the request in its loop, from 0. The prompt depends on the index, on
+                the number of the loop, and on endpoint.seed.
         """
         options = self._options
         generator = random.Random(f"{options.seed} {self._loops} {number}")
@@ -505,8 +529,13 @@ class Client:
 def _closed_loop(begin: int, end: int, queries: int) -> Iterator[int]:
     """Yield the due times of a closed loop: the current time, but at least `begin`.
 
-    Ends once it has yielded `queries` times and `end` has passed. All times are ns of
-    `time.monotonic_ns()`.
+    The iterator ends once it has yielded `queries` times and the time `end` has passed. All times
+    are in ns of `time.monotonic_ns()`.
+
+    Args:
+        begin: Start of the loop.
+        end: Time at which the loop may end.
+        queries: Minimum number of requests, and therefore of due times.
     """
     for number in itertools.count():
         now = time.monotonic_ns()

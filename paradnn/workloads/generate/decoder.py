@@ -105,7 +105,9 @@ class Decoder:
         return x
 
     def _choose_token(self, x: Any) -> Any:
-        """Store the most likely next token of each example, and return its logits.
+        """Choose the most likely next token of each example, and return the logits.
+
+        The chosen tokens (batch, 1) are stored in `self._token`, the input of the next step.
 
         Args:
             x: Output (batch, n, width) of the blocks; the last position is used.

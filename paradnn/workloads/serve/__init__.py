@@ -159,8 +159,12 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
         """Return whether the timed steps are valid.
 
-        They are valid even if the load that followed them was too high, or was cut short by the
-        time limit.
+        The steps are timed before the load begins. They are valid even if the load was too high, or
+        was cut short by the time limit.
+
+        Args:
+            outcome: Outcome of the point.
+            last_answer: Answer of the last process; None if no process answered.
         """
         if outcome in ("ok", "overload"):
             return True
@@ -187,7 +191,13 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def _scenario_metrics(
         self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
-        """Return the metrics that only this scenario has; by default none."""
+        """Return the metrics that only this scenario has; by default none.
+
+        Args:
+            measured: The measured point.
+            loads: The load of each process that served at least one query.
+            logs: The served queries of each load.
+        """
         return {}
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
@@ -460,11 +470,22 @@ class Server(Scenario):
         }
 
     def _verdict(self, loads: Sequence[Load]) -> bool | None:
-        """Return whether the queries meet the limit; None if there are too few to decide."""
+        """Return whether the queries meet the latency limit.
+
+        Args:
+            loads: The load of each process. The queries of all loads are judged together.
+
+        Returns:
+            Whether the limit is met; None if there are too few queries to decide.
+        """
         return verdict(self._cumulative_late(loads), self.percentile / 100, 1 - self.confidence)
 
     def _cumulative_late(self, loads: Sequence[Load]) -> list[int]:
-        """Return, for each query, the number of late queries up to and including it."""
+        """Return the cumulative number of late queries, with one number per query.
+
+        Args:
+            loads: The loads, whose queries are counted in sequence.
+        """
         limit = int(self.latency_ms * 1e6)
         latencies = (latency for load in loads for latency in load.log().latencies())
         return list(accumulate(latency > limit for latency in latencies))
@@ -485,7 +506,7 @@ def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
     """Return means and percentiles of latency, queue time and service time, in ms.
 
     A latency percentile is reported only if each process has enough queries to expect at least one
-    beyond it.
+    latency above the percentile.
     """
     from paradnn.session.measured import quantile_metrics
 

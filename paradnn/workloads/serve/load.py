@@ -257,19 +257,28 @@ class QueryScenario(Protocol):
         """Return the batches to compile: number of queries -> number of examples."""
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
-        """Issue the queries of the scenario and return the load. Raises NotServed.
+        """Issue the queries of the scenario, and return the measured load.
 
         Args:
             service: The model that serves the queries.
             until: Start no query after this time of `time.monotonic_ns()`.
             meter: Measures the energy.
+
+        Raises:
+            NotServed: If the load was not served completely.
         """
 
 
 def measure_load(
     scenario: QueryScenario, service: Service, seconds_left: float, meter: EnergyMeter
 ) -> Load:
-    """Run the load of a scenario for at most `seconds_left` seconds, and return it.
+    """Serve the queries of a scenario, and return the measured load.
+
+    Args:
+        scenario: Determines when queries are issued.
+        service: The model that serves the queries.
+        seconds_left: Maximum duration in seconds.
+        meter: Measures the energy.
 
     Raises:
         NotServed: If the load was not served completely.
@@ -369,7 +378,11 @@ class ScheduledRuns:
         return reason
 
     def _has_time(self, rate: float) -> bool:
-        """Whether the time left suffices for another probe and a full-length run at this rate."""
+        """Whether the remaining time suffices for a further probe and a full-length run at a rate.
+
+        Args:
+            rate: Mean queries per second.
+        """
         needed = sum(
             max(seconds, queries / rate) + _OVERHEAD_SECONDS
             for seconds, queries in (self._probe_length, self._full_length)
@@ -399,7 +412,11 @@ class ScheduledRuns:
         return self._probes[-1].held is True, served
 
     def _cumulative_late(self, log: QueryLog) -> list[int]:
-        """Return, for each query, the number of late queries up to and including it."""
+        """Return the cumulative number of late queries, with one number per query.
+
+        Args:
+            log: The served queries.
+        """
         return list(accumulate(latency > self._limit for latency in log.latencies()))
 
     def _add_probe(self, rate: float, served: ServedQueries, *, is_met: bool | None) -> None:
