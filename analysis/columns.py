@@ -161,12 +161,14 @@ def analyze_groups(
 
     Args:
         frame: One row per run.
-        analyze: The function. It raises InsufficientData for a group that it cannot analyze.
+        analyze: Function of the runs of one family on one device. It raises InsufficientData for a
+            group that it cannot analyze.
         problem: Start of the error message if no group has enough data.
-        remedy: End of that message.
+        remedy: End of this error message: what the user can do.
 
     Returns:
-        The results, and for each group without enough data an InsufficientData with the reason.
+        The results of the function, and an InsufficientData with the reason for each group without
+        enough data.
 
     Raises:
         InsufficientData: If no group has enough data.
@@ -184,9 +186,16 @@ def analyze_groups(
 
 
 def hyperparameters(frame: pd.DataFrame) -> list[str]:
-    """Return the hyperparameter columns in which any run has a value.
+    """Return the hyperparameter columns in which at least one run has a value.
 
-    They are the columns `model.*`, except for the name, and columns such as `batch_size`.
+    Hyperparameters are all columns `model.*` except `model.name`, and the columns of the step, such
+    as `batch_size` and `precision`, which have no prefix `model.`.
+
+    Args:
+        frame: One row per run.
+
+    Returns:
+        Names of columns: first those with the prefix `model.`, then the others.
     """
     model = [
         name for name in frame.columns if str(name).startswith("model.") and name != "model.name"
@@ -198,8 +207,12 @@ def hyperparameters(frame: pd.DataFrame) -> list[str]:
 def settings(frame: pd.DataFrame) -> list[str]:
     """Return the columns of the configuration and platform that vary, except hyperparameters.
 
-    They may change the speed of a run. A column that its group's name determines is omitted: if
-    `data.name` varies and `data.width` has one value per name, only `data.name` is returned.
+    Settings, such as `optimizer.name`, may change the speed of a run. A column that a varying name
+    determines is omitted. For example, if `data.name` varies and each value of `data.name` has one
+    value of `data.width`, only `data.name` is returned.
+
+    Args:
+        frame: One row per run.
     """
     names = [name for name in map(str, frame) if name.startswith(_SETTING_PREFIXES)]
     varying = [name for name in names if name != PRICE and frame[name].nunique(dropna=False) > 1]
@@ -207,9 +220,16 @@ def settings(frame: pd.DataFrame) -> list[str]:
 
 
 def _follows_from_group(frame: pd.DataFrame, name: str, varying: Sequence[str]) -> bool:
-    """Return whether the name of a column's group varies and determines the column.
+    """Return whether the name of a group of columns varies and determines a column of the group.
 
-    An example is `data.width`, if it has one value for each value of `data.name`.
+    The columns of a group have a common prefix, and the group's name is the column with the ending
+    `.name`. For example, `data.name` determines `data.width` if each value of `data.name` has one
+    value of `data.width`.
+
+    Args:
+        frame: One row per run.
+        name: The column that may be determined, such as `data.width`.
+        varying: Columns that have several values.
     """
     group_name = f"{name.partition('.')[0]}.name"
     if name == group_name or group_name not in varying:
@@ -221,15 +241,16 @@ def _follows_from_group(frame: pd.DataFrame, name: str, varying: Sequence[str]) 
 def split_by_settings(
     rows: pd.DataFrame, ignore: Collection[str] = ()
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Split runs by the settings that change the operations of a step.
+    """Split runs by the settings that change the operations of a step, such as the precision.
 
     Args:
         rows: One row per run or point.
-        ignore: Settings that do not split.
+        ignore: Settings by which the rows are not split.
 
     Returns:
-        For each combination of the settings that vary, their values as text, such as "eager,
-        float32", and the runs. If no setting varies, the text is empty.
+        For each combination of the settings that vary: the values of these settings as text, such
+        as "eager, float32", and the rows with these values. If no setting varies, there is one
+        entry with an empty text.
     """
     varying = [
         name
@@ -409,15 +430,17 @@ def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str,
 def named_join_columns(
     on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame
 ) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Return named columns as join columns, with the other columns in which the sides differ.
+    """Return the columns that identify a point, if the user names them.
 
     Args:
-        on: Names of the columns that identify a point. `family` is always added.
-        a: Runs of A.
-        b: Runs of B.
+        on: Names of the columns that identify a point, as the user wrote them. `family` is always
+            added.
+        a: Runs of side A.
+        b: Runs of side B.
 
     Returns:
-        The columns, and the excluded columns of `join_columns` that are not among them.
+        The columns; and for each column that `join_columns` excludes and the user did not name, the
+        values of A and of B as text.
 
     Raises:
         ConfigError: If a side lacks one of the columns.

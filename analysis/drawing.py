@@ -45,10 +45,11 @@ _ROW_SHARE = 0.7  # share of the height of a row that its marks use
 
 @contextmanager
 def page(width: float | None) -> Iterator[None]:
-    """Make all figures within this context exactly as wide as the page.
+    """Make all figures within this context exactly as wide as a printed page.
 
     Args:
-        width: Width in inches; None for figures on a screen, which are as wide as they need.
+        width: Width of the page in inches; None for figures on a screen, whose width depends on the
+            number and width of their panels.
     """
     size = 10.0
     if width is not None:
@@ -64,18 +65,20 @@ def page(width: float | None) -> Iterator[None]:
 
 
 def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels of equal size.
+    """Create a figure with panels of equal size.
 
-    The figure is made without pyplot, which would keep every figure in memory.
+    The figure is created without pyplot, which would keep every figure in memory.
 
     Args:
         count: Number of panels.
-        width: Width of a panel in inches; a page overrides it.
-        height: Height of a panel in inches; panels of a narrow page are lower.
-        across: Largest number of panels in a row; a narrow page may hold fewer.
+        width: Width of a panel in inches on a screen. Within `page`, the panels share the width of
+            the page.
+        height: Height of a panel in inches. On a narrow page, panels are lower, by a factor of at
+            least 0.7.
+        across: Largest number of panels next to each other. A narrow page may have fewer.
 
     Returns:
-        The figure and its panels, row by row.
+        The figure, and its panels from left to right and from top to bottom.
     """
     page_width = _PAGE_WIDTH.get()
     across = min(across, count)
@@ -100,14 +103,15 @@ def families_with(names: Iterable[str]) -> list[str]:
 
 
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the style of a name: color and marker as arguments for Matplotlib.
+    """Return the color and marker of a name, as keyword arguments for Matplotlib.
 
-    When colors repeat, the markers are shifted, so that the combination stays unique.
+    If there are more names than colors, colors repeat with different markers, so that each
+    combination of color and marker occurs once.
 
     Args:
-        name: The name; None for a gray circle.
-        among: Names whose order determines their styles. A name that is not in this list has the
-            style of a family, which is the same in every figure.
+        name: Name of a family or of another group; None for a gray circle.
+        among: Names in the order that determines their styles. If `name` is not among them, it is
+            treated as a family. Each family has the same style in every figure.
     """
     if name is None:
         return {"color": GRAY, "marker": "o"}
@@ -122,14 +126,16 @@ def names(
 ) -> None:
     """Write names along an axis, wrapped to the available width.
 
-    If a word is too long for the horizontal axis, its names are rotated by 90 degrees. If the
-    names need more height on the vertical axis, the figure grows.
+    If any word of the names is too long for its share of a horizontal axis, all names on this axis
+    are rotated by 90 degrees and not wrapped. If wrapped names need more height than a vertical
+    axis has, the height of the figure is increased.
 
     Args:
-        axis: The axis.
+        axis: The horizontal or vertical axis.
         labels: The names.
-        places: Positions of the names; None for 0, 1, 2 and so on.
-        smaller: Text size of the figure divided by the text size of the names.
+        places: Positions of the names, in data coordinates; None for 0, 1, 2 and so on.
+        smaller: Text size of the figure divided by the text size of the names, so 1.0 for equal
+            sizes and more than 1.0 for smaller names.
     """
     axes = axis.axes
     positions = range(len(labels)) if places is None else places
@@ -155,11 +161,12 @@ def names(
 
 
 def label_width_chars(width: float, smaller: float) -> int:
-    """Return how many characters fit into a line of the names along a vertical axis.
+    """Return how many characters of a name fit into one line along a vertical axis.
 
     Args:
-        width: Width of the panel in inches on a screen; a page overrides it.
-        smaller: As for `names`.
+        width: Width of the panel in inches on a screen. Within `page`, the width of the page is
+            used instead.
+        smaller: Text size of the figure divided by the text size of the names, as for `names`.
     """
     return fitting_chars(
         0.46 * (_PAGE_WIDTH.get() or width), float(rcParams["font.size"]) / smaller
@@ -318,16 +325,17 @@ def finish(
     shares: str = "",
     grid: Literal["both", "x", "y"] = "both",
 ) -> None:
-    """Finish a panel: title, labels, scales and a pale grid behind the data.
+    """Finish a panel: set its title, labels and scales, and draw a pale grid behind the data.
 
     Args:
         axes: The panel.
-        title: Its title, wrapped to the width of the panel.
+        title: Title of the panel, wrapped to the width of the panel; empty for no title.
         x: Label of the horizontal axis.
         y: Label of the vertical axis.
-        logs: For each logarithmic axis, "x" or "y", a function that formats its numbers.
-        shares: The axes whose numbers are shown in percent: "x", "y" or "xy"; empty for none.
-        grid: The axes with grid lines.
+        logs: Axes with a logarithmic scale: "x" or "y" -> function that formats the numbers at the
+            ticks of this axis. None if both scales are linear.
+        shares: Axes whose numbers are shares, shown in percent: "x", "y" or "xy"; empty for none.
+        grid: Axes that have grid lines.
     """
     axis_by_name = {"x": axes.xaxis, "y": axes.yaxis}
     for name, format_value in (logs or {}).items():
@@ -369,13 +377,13 @@ _MAX_STYLES = 9  # distinct numbers, each with its own style; more get a color m
 
 @dataclass(frozen=True)
 class Coloring:
-    """Colors of the values of a column, the same in every panel.
+    """Colors for the values of a column, which are the same in every panel.
 
     Attributes:
         label: Label of the column.
-        styles: Style of each distinct value, as arguments of Matplotlib, in order; empty with a
-            color map.
-        norm: Scale of the color map; None without one.
+        styles: Distinct value -> its style, as keyword arguments for Matplotlib, in display order.
+            Empty if a color map is used.
+        norm: Scale of the color map; None if each distinct value has its own color.
     """
 
     label: str
@@ -405,7 +413,12 @@ class Coloring:
         yield missing, look(None)
 
     def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
-        """Draw the color bar next to `axes`, or a legend below all panels without a color map."""
+        """Draw the legend of the colors.
+
+        Args:
+            drawn: The figure. Without a color map, the legend is below all of its panels.
+            axes: The panels next to which the color bar is drawn if a color map is used.
+        """
         if self.norm is not None:
             color_bar(drawn, axes, self.norm, self.label)
         else:
@@ -413,14 +426,15 @@ class Coloring:
 
 
 def coloring(values: pd.Series, name: str) -> Coloring:
-    """Choose the colors of a column.
+    """Choose the colors for the values of a column.
 
-    More than nine distinct numbers get a color map, which is logarithmic if all are positive.
-    Fewer numbers get shades from dark to light, and texts get the colors of the palette.
+    A column with more than nine distinct numbers gets a color map, with a logarithmic scale if all
+    numbers are positive. A column with fewer numbers gets shades from dark to light. A text column
+    gets the colors of the palette.
 
     Args:
-        values: All values of the column.
-        name: Its name.
+        values: All values of the column, from all panels.
+        name: Name of the column.
     """
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _MAX_STYLES:
@@ -436,12 +450,11 @@ def coloring(values: pd.Series, name: str) -> Coloring:
 
 
 def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
-    """Return the color scale of numbers.
+    """Return the color scale for some numbers: logarithmic if they are positive and spread widely.
 
     Args:
-        values: The numbers; infinite and missing ones are ignored.
-        wide: The scale is logarithmic if all numbers are positive and the ratio of the largest to
-            the smallest exceeds this.
+        values: The numbers. Infinite and missing numbers are ignored.
+        wide: Ratio of the largest to the smallest number above which the scale is logarithmic.
     """
     known = np.asarray(values, dtype="float64")
     known = known[np.isfinite(known)]
@@ -489,7 +502,16 @@ def marks(
 
 
 def ends_of(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return a quantity and its interval as the columns value, low and high, for `forest`."""
+    """Return a quantity and the ends of its interval in the form that `forest` needs.
+
+    Args:
+        table: Table with the columns `name`, `name_low` and `name_high`, where `name` stands for
+            the argument.
+        name: Name of the quantity.
+
+    Returns:
+        A table with the same index and the columns `value`, `low` and `high`.
+    """
     return table[[name, f"{name}_low", f"{name}_high"]].set_axis(["value", "low", "high"], axis=1)
 
 
@@ -501,14 +523,14 @@ def forest(
 ) -> None:
     """Draw a forest plot: horizontal intervals in named rows.
 
-    Within a row, the intervals of the groups are drawn one below the other.
+    Within a row, the intervals of different groups are drawn one below the other.
 
     Args:
         axes: The panel.
-        rows: Name of each row, by the key of the row.
-        groups: Table of each group, by the label of the group. Its index holds keys of rows; its
-            columns are value, low and high.
-        styles: Style of each group, by the label of the group.
+        rows: Key of each row -> name of the row, from top to bottom.
+        groups: Label of each group -> table of its intervals. The index of a table holds keys of
+            `rows`, and the columns are `value`, `low` and `high`.
+        styles: Label of each group -> style of its marks, as keyword arguments for Matplotlib.
     """
     keys = list(rows)
     for position, (label, table) in enumerate(groups.items()):

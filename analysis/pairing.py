@@ -144,23 +144,24 @@ def pair(
     on: Sequence[str] | None = None,
     carry: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return one row for each point that both sides measured, sorted by family and join columns.
+    """Return one row for each point that both sides of a comparison measured.
 
-    Only runs with outcome ok and a positive `metric` are used. Runs of a side that agree in the
-    join columns are replicates of one point and are reduced to their median. The docstring of the
-    module lists the columns and `attrs` of the result.
+    Only runs with outcome "ok" and a positive value of the metric are used. Runs of a side with
+    equal values in all join columns are replicates of one point, and the row has their median. Rows
+    are sorted by family and join columns. The docstring of the module lists the columns and `attrs`
+    of the result.
 
     Args:
-        a: Runs of A. `a.attrs["priors"]`, if set, overrides the priors of the scatter.
+        a: Runs of A. If `a.attrs["priors"]` is set, it replaces the default priors of the scatter.
         b: Runs of B.
-        metric: A registered metric of which higher or lower values are better.
-        on: Join columns; None to choose them by `join_columns`.
+        metric: A registered metric of which either higher or lower values are better.
+        on: Join columns, which identify a point; None to choose them with `join_columns`.
         carry: Numeric columns whose medians are added to the result.
 
     Raises:
-        ConfigError: If the metric has no better direction or a side lacks it. If the sides share
-            runs. If the runs of a point are not replicates, and `on` is given or this holds for
-            every point.
+        ConfigError: If the metric has no better direction, a side lacks the metric, or the sides
+            share runs. Also if the runs of a point on one side are not replicates, and either `on`
+            is given or no other points remain.
     """
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
@@ -209,14 +210,15 @@ def pair(
 
 
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
-    """Require that differences between a family's ratios cannot be effects of sessions.
+    """Require that session effects cannot cause differences between the ratios of a family.
 
-    If each side has one session, the sessions shift all ratios by the same factor. If a side has
-    several, each session may contain different points, so the factor may differ between points.
+    If each side has a single session, session effects multiply all ratios by the same factor. If a
+    side has several sessions that the other side does not share, each session may contain different
+    points, so the factor may differ between points.
 
     Args:
         pairs: The result of `pair`.
-        family: The family; "all" for all points.
+        family: Name of the family; "all" for all points.
 
     Raises:
         InsufficientData: If a side has several sessions that the other side does not share.
@@ -236,10 +238,10 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
 
 
 def direction(metric: str) -> str:
-    """Return whether "higher" or "lower" values of a registered metric are better.
+    """Return which values of a registered metric are better: "higher" or "lower".
 
     Raises:
-        ConfigError: If the metric is not registered, or has no better direction.
+        ConfigError: If the metric is not registered, or neither direction is better.
     """
     try:
         better = registered(metric).better
@@ -261,10 +263,16 @@ def direction(metric: str) -> str:
 
 
 def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """Return the counterpart of a metric at the machine's reference speed, else the metric itself.
+    """Return the name of the metric to compare: the given one, or its value at the reference speed.
 
-    The counterpart is used if all ok runs of both sides have it, report plausible machine speeds
-    and are from one environment. Different environments would have different reference speeds.
+    The value at the machine's reference speed is corrected for changes of the machine's speed. It
+    is used if all ok runs of both sides have it, record plausible machine speeds, and belong to one
+    environment. Different environments would have different reference speeds.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        metric: Name of the given metric.
     """
     name = LEVELED.get(metric, "")
     ok = [_finished(side) for side in (a, b)]
@@ -296,18 +304,23 @@ def _finished(side: pd.DataFrame) -> pd.DataFrame:
 def _scale_by_family_slope(
     side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: float
 ) -> pd.DataFrame:
-    """Scale a side's values and their intervals to the reference speed with the family's slope.
+    """Correct values to the reference speed with one slope per family, instead of one per run.
 
-    The slope is that of the log step time on the log time of the reference kernel. It is estimated
-    from all `runs` of the family and replaces the slope of each run, which is estimated from few
-    blocks. The reference speed is defined by the best time of the reference kernel in all `runs`,
-    since a later measurement of the ceilings may have found a better time.
+    The slope relates the logarithm of the step time to the logarithm of the time of the reference
+    kernel. The recorded values use a slope for each run, which is estimated from few blocks. The
+    slope of a family is estimated from all runs of the family.
+
+    The reference speed is defined by the shortest time of the reference kernel in all runs, since a
+    later measurement of the ceilings may have found a shorter time.
 
     Args:
         side: Runs of one side.
         runs: Runs of both sides.
         metric: A metric at the reference speed.
-        sign: 1 if more is better, -1 if less is better.
+        sign: 1 if higher values of the metric are better, -1 if lower values are.
+
+    Returns:
+        The runs of the side, with corrected values, intervals and reference speeds.
     """
     slope = side["family"].map(
         {name: family_slope(rows)[0] for name, rows in runs.groupby("family")}
@@ -329,7 +342,13 @@ def _scale_by_family_slope(
 
 
 def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> pd.DataFrame:
-    """Return n runs with the metric and the ends of its interval multiplied by factors (n,)."""
+    """Return runs with the metric and the ends of its interval multiplied by a factor.
+
+    Args:
+        runs: n runs.
+        metric: Column of the metric.
+        factor: (n,) factor of each run.
+    """
     return runs.assign(
         **{name: runs[name] * factor for name in (metric, *interval_names(metric)) if name in runs}
     )
@@ -366,7 +385,16 @@ def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
 
 
 def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Return the join columns in which the sides share no value, with the values of A and of B."""
+    """Return the join columns in which the two sides share no value.
+
+    Args:
+        matched: The matched runs, with the join columns.
+        a: Runs of A.
+        b: Runs of B.
+
+    Returns:
+        Column -> the values of A and the values of B, as text.
+    """
     if len(a) and len(b):
         keys = [name for name in matched.keys if name not in matched.further]
     else:
@@ -380,7 +408,12 @@ def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tu
 
 
 def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
-    """Return the number of points in `rows` whose families are not in `kept`."""
+    """Return the number of points whose families were dropped.
+
+    Args:
+        rows: Runs of a side, before families were dropped.
+        kept: Runs of the same side that were kept.
+    """
     names = [
         name
         for name in map(str, rows.columns)
@@ -395,17 +428,18 @@ class _Match:
     """Runs of both sides, matched by point.
 
     Attributes:
-        keys: The columns that the runs were joined on, the `further` ones last.
+        keys: The join columns, whose values identify a point; those in `further` come last.
         runs: The n runs of both sides, first those of A.
-        side: (n,) side of each run, 0 or 1.
-        point: (n,) number of each run's point.
+        side: (n,) side of each run: 0 for A, 1 for B.
+        point: (n,) number of the point of each run.
         both: Numbers of the points that both sides measured.
-        points: The join columns of these points.
-        further: Columns that were added to the keys to separate runs of a point.
-        differ: (values of A, values of B) by column, for the columns in which the sides differ and
-            which are not keys.
-        mixed: Number of omitted points by column. The runs of such a point differ in the column on
-            one side, and the other side does not determine which of them to compare.
+        points: The values of the join columns of these points, a row each.
+        further: Join columns that were added because runs of the same point differed in them.
+        differ: Column in which the sides differ, so that it is no join column -> the values of A
+            and the values of B, as text.
+        mixed: Column -> number of points that were omitted because of it. The runs of such a point
+            have several values in the column on one side, and the other side does not show which
+            value to compare.
     """
 
     keys: list[str]
@@ -420,7 +454,7 @@ class _Match:
 
 
 class _Loss(NamedTuple):
-    """Numbers of replicates of A and of B that were lost, and that were kept."""
+    """Numbers of lost and of kept replicates of a family, each as (number of A, number of B)."""
 
     lost: tuple[int, int]
     kept: tuple[int, int]
@@ -433,14 +467,20 @@ _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 
 
 def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> _Match:
-    """Match runs of A with runs of B by `join_columns`, or by the columns of `on`.
+    """Match runs of A with runs of B that measured the same point.
 
-    Runs of a point on one side may differ in a further column, so that they are not replicates.
-    That column becomes a key too if the sides share a value in it, or if both have runs without a
-    value. Otherwise these points are omitted.
+    On one side, runs with equal join columns may differ in a further column, so that they are not
+    replicates. If both sides share a value in this column, or both have runs without a value in it,
+    the column becomes a join column too. Otherwise, these points are omitted.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        on: Join columns; None to choose them with `join_columns`. No columns are added to given
+            ones.
 
     Raises:
-        ConfigError: If points would be omitted although `on` is given, or if all would be omitted.
+        ConfigError: If points would be omitted although `on` is given, or if all points would be.
     """
     keys, differ = join_columns(a, b) if on is None else named_join_columns(on, a, b)
     further: tuple[str, ...] = ()
@@ -499,9 +539,15 @@ def _by_keys(
 
 
 def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return the join columns of all runs, first those of A.
+    """Return the values of the join columns for all runs, first those of A.
 
-    Types are made comparable: if a column is numeric on only one side, it becomes text.
+    If a column is numeric on only one side, its values become text on both sides, so that they can
+    be compared.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        keys: The join columns.
     """
     columns = {}
     for name in keys:
@@ -513,7 +559,11 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
 
 
 def _find_mixed_points(matched: _Match) -> Iterator[_Mixed]:
-    """Yield each column in which runs of a point differ on one side, as `_Mixed`."""
+    """Yield the columns in which runs of the same point differ on one side.
+
+    Yields:
+        The side, the column, and the numbers of the points (see `_Mixed`).
+    """
     names = [
         name
         for name in map(str, matched.runs)
@@ -533,14 +583,14 @@ def _find_mixed_points(matched: _Match) -> Iterator[_Mixed]:
 def _separating_columns(
     matched: _Match, mixed: Iterable[_Mixed], shared: set[str]
 ) -> Iterator[str]:
-    """Yield the columns that separate the runs of mixed points.
+    """Yield the columns that can become join columns, to separate runs of the same point.
 
-    A column separates them if both sides have runs of these points with the same value, or if both
-    sides have runs of these points without a value.
+    A column qualifies if both sides have runs of the mixed points with the same value in it, or if
+    both sides have runs of these points without a value in it.
 
     Args:
         matched: The matched runs.
-        mixed: The mixed points.
+        mixed: The columns in which runs of a point differ on one side, and these (mixed) points.
         shared: Columns that both sides have.
     """
     for _, name, points in mixed:
@@ -586,13 +636,13 @@ class _Measured:
 def _measure(matched: _Match, metric: str, losses: _Losses, priors: ScatterPriors) -> _Measured:
     """Choose the runs for the ratios, and correct their values for steps in the machine's speed.
 
-    A run counts if its session contains a run of the same point on the other side. If no run of a
-    point has such a counterpart, all of its runs count.
+    A run is used if its session also contains a run of the same point on the opposite side. If this
+    holds for no run of a point, all runs of the point are used.
 
     Args:
         matched: The matched runs.
         metric: The compared metric.
-        losses: Families that lost replicates on one side; their values are not corrected.
+        losses: Families that lost more replicates on one side. Their values are not corrected.
         priors: Priors of the scatter.
     """
     paired = np.flatnonzero(np.isin(matched.point, matched.both))
@@ -638,14 +688,14 @@ def _evidence(
     missing: dict[str, tuple[int, int]],
     metric: str,
 ) -> Evidence:
-    """Collect the variances, effects and lost replicates behind the ratios, for `Contrast`.
+    """Return the variances, effects and lost replicates from which intervals are computed.
 
     Args:
         matched: The matched runs.
-        measured: The runs that count.
-        sides: Result of `_by_point` for A and for B.
-        losses: Lost and kept replicates of the families that lost more on one side.
-        missing: Numbers of points that only A, and that only B measured, by family.
+        measured: The runs that are used for the ratios.
+        sides: Results of `_by_point` for A and for B.
+        losses: Family that lost more replicates on one side -> lost and kept replicates.
+        missing: Family -> number of points that only A measured, and number that only B measured.
         metric: The compared metric.
     """
     schedule = measured.schedule
@@ -691,18 +741,22 @@ def _evidence(
 
 
 def _by_point(matched: _Match, measured: _Measured, metric: str, number: int) -> pd.DataFrame:
-    """Return a row for each paired point, with the values of one side that `_ratios` needs.
+    """Return a row per paired point, with the values of one side that `_ratios` needs.
 
-    `value` is the median of the runs, or the geometric mean of the medians of several sessions.
-    `scatter` is the variance of one measurement. `error` is the variance of the mean logarithm due
-    to processes, with `degrees` of freedom (`data_degrees` without the prior). `pooled_error` is
-    the same variance with the mean scatter of the family.
+    The most important columns are:
+
+    - `value`: the median of the runs, or for several sessions the geometric mean of the median of
+      each session.
+    - `scatter`: the variance of the logarithm of one measurement.
+    - `error`: the variance of the mean logarithm due to differences between processes. It has
+      `degrees` of freedom, and `data_degrees` without the prior.
+    - `pooled_error`: the same variance, computed from the mean scatter of the family.
 
     Args:
         matched: The matched runs.
-        measured: The runs that count.
+        measured: The runs that are used for the ratios.
         metric: The compared metric.
-        number: 0 for A, 1 for B.
+        number: The side: 0 for A, 1 for B.
     """
     on_side = measured.schedule.side == number
     frame = matched.runs.iloc[measured.rows[on_side]].reset_index(drop=True)
@@ -761,7 +815,16 @@ def _by_point(matched: _Match, measured: _Measured, metric: str, number: int) ->
 
 
 def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a row per run: value, log distances to the interval's ends, number of processes."""
+    """Return a row per run with its value, its interval and its number of processes.
+
+    Args:
+        frame: The runs.
+        metric: Column of the values.
+
+    Returns:
+        Columns: `value`, `below` and `above` (distances of the logarithm of the value from those of
+        the ends of its interval; NaN without an interval), and `processes` (at least 1).
+    """
     below, above = _interval_distances(frame, metric)
     processes = np.ones(len(frame))
     if "processes" in frame:
@@ -777,19 +840,19 @@ def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _rarer_levels(matched: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.ndarray[Any, Any]:
-    """Estimate for each point how often its runs take the rarer of two levels (`rarer_level`).
+    """Estimate how often the runs of each point take the rarer of two levels (see `rarer_level`).
 
-    Points of a family share the estimate. Both results are 0 for a family with several sessions,
-    since effects of sessions look like levels.
+    All points of a family share the estimate. It is 0 for a family with several sessions, since
+    session effects look like levels.
 
     Args:
         matched: The matched runs.
         summary: A row for each of p points.
-        rests: The logarithms of the measurements without effects of sessions, sorted by point.
+        rests: Logarithms of the measurements without session effects, sorted by point.
 
     Returns:
-        (2, p): the chance that a run takes the rarer level, and the largest log distance between
-        two runs of a point.
+        An array (2, p): the probability that a run takes the rarer level, and the largest distance
+        between the logarithms of two runs of a point.
     """
     sizes = rests.groupby("point").size()
     ends = sizes.cumsum().to_numpy()
@@ -810,18 +873,30 @@ def _rarer_levels(matched: _Match, summary: pd.DataFrame, rests: pd.Series) -> n
 def _scatter_of_units(
     matched: _Match, summary: pd.DataFrame, measured: _Measured
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the posterior variance of one measurement of each point on a side.
+    """Return the posterior variance of the logarithm of one measurement, for each point on a side.
 
-    A measurement is a session of a point, a run, or a process of the only run. The prior of process
-    scatter is updated with the mean variance of the family, and applies to its points. If at least
-    `MINIMUM_POINTS` points of the family have a sample variance, their variances define the prior
-    instead (`moderate_variances`).
+    A measurement is the mean of a session if the point has several sessions, else a run. If a point
+    has a single run of several processes, it is a process.
+
+    The prior of process scatter is updated with the mean variance of the family, and the result
+    applies to the points of the family. If at least `MINIMUM_POINTS` points of the family have a
+    positive sample variance, these variances define the prior instead (`moderate_variances`).
+
+    Args:
+        matched: The matched runs.
+        summary: A row for each of p points.
+        measured: The runs that are used for the ratios.
 
     Returns:
-        (p,) arrays: `variance`; `pooled`, the mean variance of the family, for sums over all of its
-        points, which shrinkage would bias; `degrees` of freedom of the variance; `data_degrees`
-        without the prior; the `count` of measurements; and `by_process`, whether they are
-        processes.
+        Arrays (p,) by name:
+
+        - `variance`: the posterior variance.
+        - `pooled`: the mean variance of the family, for sums over all of its points. Shrunk
+          variances would bias these sums.
+        - `degrees`: degrees of freedom of the variance.
+        - `data_degrees`: degrees of freedom without the prior.
+        - `count`: number of measurements.
+        - `by_process`: whether the measurements are processes.
     """
     prior = measured.priors.process
     processes = summary["processes"].to_numpy()
@@ -874,16 +949,18 @@ def _scatter_of_units(
 def _sample_scatter(
     summary: pd.DataFrame, half_width: np.ndarray[Any, Any], measured: _Measured
 ) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return the sample variance of one measurement of each point, without a prior.
+    """Return the sample variance of the logarithm of one measurement of each point.
+
+    No prior contributes to this variance (see `_scatter_of_units` for the posterior variance).
 
     Args:
-        summary: A row for each point.
-        half_width: Half the width of each point's recorded interval, in logarithms.
-        measured: The runs that count.
+        summary: A row for each of p points.
+        half_width: (p,) half the width of the recorded interval of each point, in logarithms.
+        measured: The runs that are used for the ratios.
 
     Returns:
-        Each point's variance, its degrees of freedom, the number of measurements, and whether they
-        are processes of the only run.
+        Four arrays (p,): the variance, its degrees of freedom, the number of measurements, and
+        whether the measurements are processes of the only run of the point.
     """
     units = summary["units"].to_numpy(dtype="float64")
     processes = summary["processes"].to_numpy()
@@ -912,10 +989,14 @@ def _sample_scatter(
 
 
 def _drift_floor(variance: np.ndarray[Any, Any], freedom: np.ndarray[Any, Any]) -> float:
-    """Return the lower limit of a point's variance while the machine drifts: the mean variance.
+    """Return the mean variance of points, the lower limit of their variances on a drifting machine.
 
-    Drift scatters the runs of all points. A few runs of one point may agree only because they were
-    close in time.
+    Drift scatters the runs of all points. The few runs of one point may agree only because they
+    were measured within a short time.
+
+    Args:
+        variance: Sample variance of each point.
+        freedom: Degrees of freedom of each variance.
     """
     return float(np.average(variance, weights=freedom))
 
@@ -941,7 +1022,16 @@ def _median_inefficiency(
 
 
 def _interval_distances(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return log(median / low) and log(high / median) of each run, NaN if it has no interval."""
+    """Return the distances of the values of runs from the ends of their intervals, in logarithms.
+
+    Args:
+        frame: n runs.
+        metric: Column of the values.
+
+    Returns:
+        Two arrays (n,): log(value / low end) and log(high end / value). They are NaN for a run
+        without an interval.
+    """
     distances = np.full((2, len(frame)), np.nan)
     for names, sign in _INTERVAL_COLUMNS.get(metric, ()):
         if set(names) <= set(frame.columns):
@@ -956,13 +1046,13 @@ def _interval_distances(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, n
 
 
 def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -> pd.DataFrame:
-    """Return a row per paired point with the columns RESULT_COLUMNS.
+    """Return a row per paired point with its ratio and interval: the columns RESULT_COLUMNS.
 
     Args:
-        a: Values of A from `_by_point`.
-        b: Values of B.
-        sign: 1 if more is better, -1 if less is better.
-        evidence: The variances and effects behind the ratios.
+        a: Values of A, as `_by_point` returns them.
+        b: Values of B, as `_by_point` returns them.
+        sign: 1 if higher values of the metric are better, -1 if lower values are.
+        evidence: The variances and effects from which the intervals are computed.
     """
     if sign > 0:
         speedup = a["value"] / b["value"]
@@ -1009,7 +1099,11 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -
 
 
 def _point_component(evidence: Evidence) -> Component:
-    """Return the variance of the log ratio of each point (p,), with degrees of freedom."""
+    """Return the variance (p,) of the log ratio of each point, with its degrees of freedom.
+
+    Args:
+        evidence: The variances and effects of the comparison.
+    """
     sides = [
         Component(variance, freedom)
         for variance, freedom in zip(evidence.variance, evidence.freedom, strict=True)
@@ -1034,7 +1128,11 @@ def _point_component(evidence: Evidence) -> Component:
 
 
 def _point_bias(evidence: Evidence) -> np.ndarray[Any, Any]:
-    """Return the largest bias (p,) that lost replicates may cause in the log ratio of a point."""
+    """Return the largest bias (p,) in the logarithm of each ratio that lost replicates may cause.
+
+    Args:
+        evidence: The variances and effects of the comparison.
+    """
     family = pd.Series(evidence.family).groupby(evidence.schedule.point).first()
     biases: np.ndarray[Any, Any] = (
         family.map(evidence.selection).fillna(0.0).reindex(evidence.point).to_numpy(dtype="float64")
@@ -1045,11 +1143,11 @@ def _point_bias(evidence: Evidence) -> np.ndarray[Any, Any]:
 def _missing(
     a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]
 ) -> tuple[dict[str, tuple[int, int]], _Losses]:
-    """Count points and replicates that one side lacks.
+    """Count the points that only one side measured, and the replicates that a side lost.
 
     A replicate is lost if it failed, or if its number is absent although a higher number is
-    present. If one side of a family lost more replicates than the other (Fisher's exact test), the
-    lost replicates may be its slowest.
+    present. If one side of a family lost more replicates than the opposite side (Fisher's exact
+    test), the lost replicates may have been its slowest.
 
     Args:
         a: Runs of A.
@@ -1058,9 +1156,11 @@ def _missing(
         on: The join columns.
 
     Returns:
-        By family, the number of points that both sides tried but only A measured, and the number
-        that only B measured. By family, the lost and kept replicates; only families of which one
-        side lost more replicates are included.
+        Two mappings:
+
+        - Family -> number of points that both sides tried but only A measured, and number that only
+          B measured.
+        - Family -> lost and kept replicates; only families of which one side lost more replicates.
     """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}
@@ -1088,12 +1188,12 @@ def _count_replicates(
     """Count the kept and the lost replicates of each point on each side.
 
     Args:
-        tried: The finished runs of A and of B.
+        tried: The runs of A and of B that have an outcome.
         metric: The compared metric.
         on: The join columns.
 
     Returns:
-        Columns `kept` and `lost`, indexed by family, number of the point, and side.
+        Columns `kept` and `lost`, indexed by family, number of the point, and side ("a" or "b").
     """
     rows = _stacked(tried[0], tried[1], on)
     numbers = [side.get("replicate", pd.Series(-1, side.index)) for side in tried]
@@ -1114,7 +1214,12 @@ def _count_replicates(
 
 
 def _carried(name: str, matched: _Match) -> np.ndarray[Any, Any]:
-    """Return the median of a column per paired point, over the runs of both sides together."""
+    """Return the median of a column for each paired point, over the runs of both sides together.
+
+    Args:
+        name: The column. The medians are NaN if the runs lack it.
+        matched: The matched runs.
+    """
     values = matched.runs.get(name, pd.Series(np.nan, matched.runs.index)).astype("float64")
     medians: np.ndarray[Any, Any] = (
         values.groupby(matched.point).median().reindex(matched.both).to_numpy()

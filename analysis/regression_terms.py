@@ -14,11 +14,14 @@ _PREFERRED_BASE = "float32"
 
 
 def format_weight(term: str, row: pd.Series) -> str:
-    """Format the effect of a term, such as "batch_size: 1.3x per doubling (...)".
+    """Format the effect of a term, such as "nodes: 1.3x per doubling (...), weight +0.41 (...)".
+
+    For a term that is not a logarithm, the text has only the weight, such as "dropout +0.41 (...)".
 
     Args:
         term: Name of the term.
-        row: Its `weight`, `low`, `high`, and the columns of `doublings`.
+        row: Row of the term in a table of weights, with the columns `weight`, `low` and `high`
+            (ends of the 95% interval of the weight) and those that `doublings` returns.
     """
     digits = 2 if abs(row["weight"]) >= 0.1 else 3
     value, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))
@@ -29,22 +32,28 @@ def format_weight(term: str, row: pd.Series) -> str:
 
 
 def format_doubling(row: pd.Series) -> str:
-    """Format the effect of a doubling, such as "1.36x per doubling (95% CI 1.2x to 1.54x)"."""
+    """Format the effect of a doubling, such as "1.36x per doubling (95% CI 1.2x to 1.54x)".
+
+    Args:
+        row: A row of the table that `doublings` returns.
+    """
     value, low, high = (f"{row[f'doubling{end}']:.3g}x" for end in ("", "_low", "_high"))
     return f"{value} per doubling ({LEVEL:.0%} CI {low} to {high})"
 
 
 def doublings(weights: pd.DataFrame, logarithmic: Collection[str]) -> pd.DataFrame:
-    """Return the factor by which doubling a hyperparameter multiplies the metric.
+    """Return the factor by which doubling each hyperparameter multiplies the metric.
 
     Args:
-        weights: The weights of a regression of a log metric. Metric and terms have logarithms to
-            the same base, either e or 2.
-        logarithmic: The terms that are logarithms.
+        weights: The weights of a regression of the logarithm of a metric: a row per term, with the
+            columns `slope` (unstandardized), `weight` (standardized), `low` and `high` (ends of the
+            95% interval of the weight). The metric and the terms must have logarithms to the same
+            base.
+        logarithmic: Names of the terms that are logarithms.
 
     Returns:
-        A row per weight: the factor `doubling` and its interval `doubling_low` to `doubling_high`;
-        NaN for terms that are not logarithms.
+        A row per term with the factor `doubling` and the ends of its 95% interval, `doubling_low`
+        and `doubling_high`. All three are NaN for terms that are not logarithms.
     """
     slope = weights["slope"].where(weights.index.isin(list(logarithmic)))
     ends = {"doubling": slope}
@@ -58,20 +67,25 @@ def encode(
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Encode hyperparameters as the terms of a regression.
 
-    Numbers stay as they are, or become natural logarithms with `log`. Booleans become 0 or 1, and
-    lists of blocks their total. A column of texts becomes an indicator `column=value` for each
-    value except its base: float32 if it occurs, else the most frequent value.
+    A numeric column becomes one term: its numbers, or with `log` their natural logarithms.
+    `as_numbers` first converts booleans to 0 or 1, and a list of blocks, such as "[3, 4, 6, 3]", to
+    the sum of its entries.
+
+    A text column becomes one indicator term `column=value` (1.0 for runs with the value, else 0.0)
+    for each value except the base value. The base value is float32 if the column contains it, else
+    the most frequent value. A column with a single text gets one constant term.
 
     Args:
         frame: Runs or points, one per row.
-        names: Columns to encode.
-        log: Whether to take logarithms of numbers.
+        names: Columns to encode. A text column without any value is omitted.
+        log: Whether numeric columns become logarithms. Booleans stay 0 or 1.
 
     Returns:
-        The terms (rows x terms), and the base of each column of texts by its name.
+        The terms (a row per row of `frame`, a column per term), and a mapping from each text column
+        with several values to its base value.
 
     Raises:
-        ConfigError: If `log` is set and a number is not positive.
+        ConfigError: If `log` is set and a number is zero or negative.
     """
     terms: dict[str, pd.Series] = {}
     bases: dict[str, str] = {}
@@ -99,9 +113,10 @@ def logarithms(values: Any, name: str, remedy: str) -> Any:
     """Return the natural logarithms of values.
 
     Args:
-        values: The values.
-        name: The column of the values, for the message.
-        remedy: End of the message.
+        values: Numbers, as a series or an array.
+        name: Name of the column of the values, for the error message.
+        remedy: What the user can do about a value without a logarithm; the end of the error
+            message.
 
     Raises:
         ConfigError: If a value is zero or negative.
@@ -117,8 +132,8 @@ def logarithms(values: Any, name: str, remedy: str) -> Any:
 
 
 def takes_logarithm(column: pd.Series) -> bool:
-    """Return whether a column becomes a logarithm on a log scale.
+    """Return whether `encode` replaces a column by its logarithm if `log` is set.
 
-    Numbers and totals of lists do; texts and booleans do not.
+    It does so for columns of numbers and of lists of blocks, but not for text and boolean columns.
     """
     return not pd.api.types.is_bool_dtype(column) and as_numbers(column) is not None

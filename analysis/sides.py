@@ -101,9 +101,11 @@ class PairedOptions(Options):
     )
 
     def side_devices(self) -> list[set[str]]:
-        """Return the devices that each side's conditions allow.
+        """Return the devices that the conditions of each side allow.
 
-        The list is empty if the conditions of a side do not restrict the device.
+        Returns:
+            One set of device names per side. The list is empty if the conditions of any side do not
+            restrict the device.
         """
         devices = []
         for argument in arguments(type(self)):
@@ -121,14 +123,15 @@ class PairedOptions(Options):
 
 @dataclass(frozen=True)
 class Sides:
-    """The runs of both sides and their names.
+    """The runs of the two sides of a comparison, A and B, and the names of the sides.
 
     Attributes:
         a: Runs of A.
         b: Runs of B.
-        name_a: Name of A, such as "TPU v2".
-        name_b: Name of B.
-        pooled: Differences among the runs of a side that were pooled; empty if none.
+        name_a: Name of A: its device, such as "TPU v2", or the conditions that select its runs.
+        name_b: Name of B, in the same form.
+        pooled: How the pooled runs of a side differ, as text; empty if no heterogeneous runs were
+            pooled.
     """
 
     a: pd.DataFrame
@@ -146,7 +149,10 @@ class Sides:
         return names
 
     def explain_names(self) -> str:
-        """Return a sentence that says what A and B are; empty if sentences use the names."""
+        """Return a sentence that says which conditions the letters A and B stand for.
+
+        The text is empty if `display_names` are the names of the sides rather than the letters.
+        """
         if self.display_names == (self.name_a, self.name_b):
             return ""
         return f"A is {self.name_a}, B is {self.name_b}. "
@@ -157,13 +163,19 @@ class Sides:
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
     def join_on(self, names: Sequence[str] | None) -> list[str] | None:
-        """Return the columns that --on names, with or without `model.`; None for the default.
+        """Return the columns that the user named with --on to identify a point.
 
-        A column that only one side has is accepted here; `pair` raises an error that names the
-        other side.
+        A column that only one side has is accepted. `pair` then raises an error that names the side
+        without the column.
+
+        Args:
+            names: Names of columns, with or without the prefix `model.`; None if --on is absent.
+
+        Returns:
+            The full names of the columns; None if `names` is None.
 
         Raises:
-            ConfigError: If neither side has the column.
+            ConfigError: If neither side has one of the columns.
         """
         if names is None:
             return None
@@ -174,11 +186,14 @@ class Sides:
         return columns
 
     def describe_differences(self, pairs: pd.DataFrame, noun: str = "point") -> Iterator[str]:
-        """Yield sentences on differences of the sides beyond their conditions, and omitted points.
+        """Yield sentences on further differences of the sides, and on omitted points and runs.
+
+        Further differences are columns in which the sides differ although no condition names the
+        column.
 
         Args:
             pairs: The pairs of points, as `pair` returns them.
-            noun: Noun for a point, in the singular.
+            noun: Noun for a point in these sentences, in the singular.
         """
         attrs = pairs.attrs
         name_a, name_b = self.display_names
@@ -220,7 +235,7 @@ class Sides:
                 yield f"{counted(count, 'run')} of {name} without a measurement: {outcomes}."
 
     def _describe_timing(self) -> Iterator[str]:
-        """Yield a sentence if the sides were timed in different ways."""
+        """Yield a sentence if the sides have different sources of times or timing protocols."""
         sources = [_distinct(side, "source") for side in (self.a, self.b)]
         protocols = [_distinct(side, "protocol_id") for side in (self.a, self.b)]
         if all(sources) and sources[0] != sources[1]:
@@ -233,7 +248,15 @@ class Sides:
             yield "The sides were timed by different protocols (measure.*)."
 
     def _describe_unpaired(self, pairs: pd.DataFrame, noun: str) -> str:
-        """Return how many points lack a counterpart, and the families that only one side has."""
+        """Return a sentence on the points that only one side measured.
+
+        The sentence states the number of these points per side, and the families that only one side
+        measured.
+
+        Args:
+            pairs: The pairs of points, as `pair` returns them.
+            noun: Noun for a point in the sentence, in the singular.
+        """
         attrs = pairs.attrs
         name_a, name_b = self.display_names
         alone = [
@@ -260,16 +283,17 @@ class Sides:
         answer: AnalysisAnswer | None = None,
         keep: Sequence[str] = (),
     ) -> Compared:
-        """Return the result of a comparison of the sides.
+        """Return the result of a comparison of these sides.
 
         Args:
-            cells: A row per pair.
+            cells: A row per pair of points.
             families: A row per family.
             options: The options of the comparison.
             sentences: The findings as text.
-            picture: Draws the figure.
-            answer: The answer.
-            keep: Further columns of `cells` to show even if they do not vary.
+            picture: Function that draws the figure.
+            answer: The answer in short; None for a comparison without one.
+            keep: Columns of `cells` that the table shows even if they do not vary, in addition to
+                `KEPT`.
         """
         return Compared(
             cells=cells,
@@ -302,18 +326,22 @@ class Compared(Result):
 def choose_sides(
     frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], *, pool: bool
 ) -> Sides:
-    """Select the runs of both sides, each of one environment and protocol.
+    """Select the runs of both sides of a comparison.
+
+    The runs of a side must agree in their environment and timing protocol, unless `pool` is set.
 
     Args:
         frame: All runs.
-        a: Conditions of A, as in --where. One text may hold several, joined by " & ".
-        b: Conditions of B.
-        names: What messages call A and B, such as "--a" and "--b".
-        pool: Whether heterogeneous runs of a side are pooled.
+        a: Conditions of A, in the form of --where, such as "device=V100". One text may contain
+            several conditions, joined by " & ".
+        b: Conditions of B, in the same form.
+        names: Options that messages name for A and for B, such as "--a" and "--b".
+        pool: Whether runs of a side that differ in their environment or protocol are accepted.
 
     Raises:
-        ConfigError: If a side has no condition, or no run meets it.
-        HeterogeneousError: If the runs of a side are heterogeneous and `pool` is not set.
+        ConfigError: If a side has no condition, or no run satisfies its conditions.
+        HeterogeneousError: If the runs of a side differ in their environment or protocol and `pool`
+            is not set.
     """
     rows = []
     display_names = []
@@ -334,7 +362,16 @@ def choose_sides(
 
 
 def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> ScatterPriors:
-    """Return the priors of the scatter, updated with other runs of the same devices and hosts."""
+    """Return priors of the measurement scatter for a comparison, updated with other runs.
+
+    The priors of the device class are updated with the ok runs of `frame` that belong to neither
+    side but used a device and a host that occur in a side. If `frame` lacks the column `device` or
+    `host`, the priors of the device class are returned without an update.
+
+    Args:
+        frame: All runs, including those of both sides.
+        sides: The runs of A and the runs of B, which are compared.
+    """
     priors = scatter_priors(classify_devices(*sides))
     # pandas looks up Python strings ten times as fast as strings of its own type.
     compared = pd.concat([side["run_id"] for side in sides]).astype("object")
@@ -348,9 +385,14 @@ def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> Scatt
 
 
 def _example_sides(frame: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return example options that select two sides of these runs, for a message.
+    """Return example options that select two sides, for an error message.
 
-    Without a column that varies, the example is "--a 'device=TPU v2' --b device=V100".
+    The options name two values of a column that varies in the runs. If no suitable column varies,
+    the result is "--a 'device=TPU v2' --b device=V100".
+
+    Args:
+        frame: All runs.
+        names: Options that select the runs of A and of B, such as "--a" and "--b".
     """
     values = ["TPU v2", "V100"]
     column = "device"
@@ -369,7 +411,19 @@ def _example_sides(frame: pd.DataFrame, names: Sequence[str]) -> str:
 def _choose_side(
     frame: pd.DataFrame, conditions: Sequence[str], name: str, *, pool: bool
 ) -> tuple[pd.DataFrame, str]:
-    """Return the runs of one side and its display name."""
+    """Return the runs of one side and the name of the side.
+
+    Args:
+        frame: All runs.
+        conditions: Conditions of the side; at least one.
+        name: Option of the side that messages name, such as "--a".
+        pool: Whether runs that differ in their environment or protocol are accepted.
+
+    Raises:
+        ConfigError: If no run satisfies the conditions.
+        HeterogeneousError: If the runs differ in their environment or protocol and `pool` is not
+            set.
+    """
     parts = [part.strip() for text in conditions for part in text.split(" & ")]
     text = " & ".join(parts)
     rows = filter_by_text(frame, parts, name)
@@ -401,9 +455,13 @@ def is_speed(metric: str) -> bool:
 
 
 def format_mean(value: float, low: float, high: float) -> str:
-    """Format a geometric mean with its interval over points, such as "1.2 (1.1 to 1.3)".
+    """Format a geometric mean over points with its interval, such as "1.2 (1.1 to 1.3)".
 
-    If the lower end is NaN, the text says that there are too few points for an interval.
+    Args:
+        value: The mean.
+        low: Lower end of the interval. If it is NaN, the text says that there are too few points
+            for an interval.
+        high: Upper end of the interval.
     """
     if low != low:
         return f"{value:.3g} (too few points for an interval)"
@@ -412,14 +470,24 @@ def format_mean(value: float, low: float, high: float) -> str:
 
 
 def _name_points(pairs: pd.DataFrame, keep: Sequence[str]) -> pd.DataFrame:
-    """Return the columns of pairs that vary, with the names of the points in front."""
+    """Return the columns of pairs that vary, preceded by the names of the points.
+
+    Args:
+        pairs: The pairs of points, as `pair` returns them.
+        keep: Columns to return even if they do not vary.
+    """
     if not len(pairs):
         return pairs
     return with_point_names(tidy(pairs, keep), pairs, pairs.attrs["differ"])
 
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
-    """Return pairs without the columns that are constant or empty, except those in `keep`."""
+    """Return pairs of points without the columns that are constant or empty.
+
+    Args:
+        pairs: The pairs, as `pair` returns them.
+        keep: Columns that are never removed.
+    """
     if not len(pairs):
         return pairs
     varying = {
@@ -446,15 +514,15 @@ def make_answer(
     margin: float,
     verdict: str = "verdict",
 ) -> AnalysisAnswer:
-    """Return the answer of a comparison of two sides on their common points.
+    """Return the answer of a comparison of two sides on the points that both measured.
 
     Args:
-        row: Statistics of all points, as `Contrast.row` and `judge` return them.
-        contrast: The points.
+        row: Statistics of all these points, as `Contrast.row` and `judge` return them.
+        contrast: The pairs of points.
         sides: The sides.
-        metric: The compared metric.
-        margin: Largest relative difference that counts as equal.
-        verdict: The column that holds the verdict.
+        metric: Column of the compared metric.
+        margin: Largest relative difference that counts as equal, such as 0.05 for 5%.
+        verdict: Key of `row` with the verdict.
     """
     points = int(row["points"])
     if not points:
@@ -484,7 +552,7 @@ def make_answer(
 
 
 def _mean_ratio(row: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """Return the geometric mean of a comparison and the ends of its interval."""
+    """Return the geometric mean of the ratios of a comparison, and the two ends of its interval."""
     return (
         float(row["geometric_mean"]),
         float(row["geometric_mean_low"]),
@@ -495,7 +563,18 @@ def _mean_ratio(row: Mapping[Any, Any]) -> tuple[float, float, float]:
 def _describe_decision(
     decision: str, row: Mapping[Any, Any], sides: Sides, metric: str, margin: float
 ) -> str:
-    """Return the verdict of a comparison as text; without a full stop if it is undecided."""
+    """Return the verdict of a comparison as text.
+
+    The text ends with a full stop, except for an undecided comparison, to which the caller may add
+    a remedy.
+
+    Args:
+        decision: The verdict: a value of `Verdict`.
+        row: Statistics of all points, as `Contrast.row` and `judge` return them.
+        sides: The sides.
+        metric: Column of the compared metric.
+        margin: Largest relative difference that counts as equal, such as 0.05 for 5%.
+    """
     names = sides.display_names
     points = int(row["points"])
     wins = int(row["wins"])
@@ -517,14 +596,15 @@ def _describe_decision(
 def _describe_lead(
     names: Sequence[str], ratio: tuple[float, float, float], wins: int, points: int, metric: str
 ) -> str:
-    """State by how much the first of two sides leads.
+    """State by what factor one side leads the comparison.
 
     Args:
-        names: Names of the leading side and of the trailing side.
-        ratio: The leading side relative to the trailing side, with the ends of its interval.
-        wins: Points on which the leading side is ahead.
-        points: Number of points.
-        metric: The compared metric.
+        names: Name of the leading side, then name of the trailing side.
+        ratio: The mean ratio of the leading side to the trailing side, and the ends of its
+            interval.
+        wins: Number of points on which the leading side is ahead.
+        points: Number of all points.
+        metric: Column of the compared metric.
     """
     formatted, interval = format_ratio(*ratio)
     return (
@@ -534,7 +614,10 @@ def _describe_lead(
 
 
 def format_ratio(value: float, low: float, high: float) -> tuple[str, str]:
-    """Format a ratio, such as "5.32x", and its interval, such as "95% CI 3.9x to 7.2x"."""
+    """Return a ratio and its 95% interval as two texts, such as "5.32x" and "95% CI 3.9x to 7.2x".
+
+    If an end of the interval is not finite, the second text is "no interval".
+    """
     if not math.isfinite(low) or not math.isfinite(high):
         return f"{value:.3g}x", "no interval"
     mean, lower, upper = format_distinct(value, low, high)
@@ -542,10 +625,14 @@ def format_ratio(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 def describe_basis(contrast: Contrast) -> str:
-    """Return the effects that dominate the interval of a mean over fixed points, as text.
+    """Return the main contributions to the interval of a mean ratio over points, as text.
 
-    The largest effect comes first. An effect whose variance comes mostly from its prior is marked
-    "(mostly the prior)".
+    The largest contribution comes first. A contribution whose variance comes mostly from its prior,
+    rather than from the measurements, is marked "(mostly the prior)". The text is empty if there
+    are no contributions.
+
+    Args:
+        contrast: The pairs of points whose mean ratio has the interval.
     """
     effects = contrast.effects
     total = sum(effect.half_width**2 for effect in effects)
@@ -567,7 +654,7 @@ def describe_basis(contrast: Contrast) -> str:
 def describe_share(
     row: Mapping[Any, Any], names: tuple[str, str], word: str, noun: str = "point"
 ) -> str:
-    """Return on how many points the leading side is ahead, with an interval of their share.
+    """Return on how many points the leading side is ahead, with the interval of this share.
 
     Args:
         row: Statistics of all points, as `Contrast.row` returns them.
@@ -594,7 +681,14 @@ def describe_share(
 
 
 def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> Iterator[str]:
-    """Yield the geometric mean for other models like these, if there are enough of them."""
+    """Yield a sentence with the geometric mean of the ratios for other, similar models.
+
+    Yields nothing if the sample of models is too small for an interval.
+
+    Args:
+        row: Statistics of all points, as `Contrast.row` returns them.
+        inverted: Whether to state the ratio of B to A instead of A to B.
+    """
     value = float(row["geometric_mean"])
     low = float(row["population_low"])
     high = float(row["population_high"])
@@ -607,7 +701,15 @@ def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> It
 
 
 def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[str]:
-    """Yield bounds of the share of points on which A is ahead if unpaired points are included."""
+    """Yield a sentence on the share of points on which A is ahead, including unpaired points.
+
+    An unpaired point was measured on one side only, so the sentence states the lowest and the
+    highest possible share. Yields nothing if every point is paired.
+
+    Args:
+        row: Statistics of all points, as `Contrast.row` returns them.
+        names: The names of A and B.
+    """
     alone = [
         f"{counted(row[f'missing_{side}'], 'point')} ran only on {name}"
         for side, name in zip("ab", names, strict=True)
@@ -621,7 +723,15 @@ def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[
 
 
 def describe_confounding(contrast: Contrast) -> Iterator[str]:
-    """Yield sentences on effects that confound the comparison, with the assumption on each."""
+    """Yield sentences on effects that cannot be separated from the compared difference.
+
+    Examples are effects of sessions, of the order of measurement, and of lost replicates. Each
+    sentence states what the interval assumes about the effect. Yields nothing without evidence on
+    the schedule of the runs.
+
+    Args:
+        contrast: The pairs of points, with the evidence on their runs.
+    """
     if contrast.evidence is None or not len(contrast.pairs):
         return
     evidence = contrast.evidence
@@ -645,7 +755,15 @@ def describe_confounding(contrast: Contrast) -> Iterator[str]:
 
 
 def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence if the sides share no session, or were measured in blocks."""
+    """Yield a sentence if the interval allows for session effects or drift.
+
+    Session effects matter if the sides were measured in different sessions, and drift if they were
+    measured in separate blocks of a session.
+
+    Args:
+        contrast: The pairs of points.
+        evidence: Schedule and scatter of the runs behind these pairs.
+    """
     effect = next((each for each in contrast.effects if each.name == "sessions"), None)
     if effect is None or effect.half_width < _MIN_STATED_HALF_WIDTH:
         return
@@ -674,9 +792,14 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
 
 
 def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence if a small ratio may be due to different workers of the sides.
+    """Yield a sentence if a small ratio may be due to the workers instead of the sides.
 
-    A single session cannot distinguish a difference between workers from one between the sides.
+    A worker is a process that measures points. If all runs belong to one session, a difference
+    between the workers of the two sides looks like a difference between the sides.
+
+    Args:
+        contrast: The pairs of points.
+        evidence: Schedule and scatter of the runs behind these pairs.
     """
     is_small = abs(float(np.log(contrast.ratios).mean())) < _WORKER_EFFECT
     if is_small and len(np.unique(evidence.schedule.session)) == 1:
@@ -687,7 +810,12 @@ def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator
 
 
 def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield sentences on the effects of order, drivers and protocol that the interval covers."""
+    """Yield a sentence for each effect of order, position, drivers or protocol in the interval.
+
+    Args:
+        contrast: The pairs of points.
+        evidence: Schedule and scatter of the runs behind these pairs.
+    """
     names = {each.name for each in contrast.effects if each.half_width >= _MIN_STATED_HALF_WIDTH}
     priors = evidence.priors
     if "order" in names:
@@ -713,17 +841,24 @@ def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
 
 
 def describe_interval_sources(pairs: pd.DataFrame) -> str:
-    """Return the number of intervals of single ratios from each source, as a sentence."""
+    """Return a sentence that counts the intervals of single ratios by their source.
+
+    Args:
+        pairs: The pairs of points, with the column `interval_source`.
+    """
     counts = pairs["interval_source"].value_counts()
     texts = [f"{count} {_INTERVAL_SOURCES[str(name)]}" for name, count in counts.items()]
     return f"Intervals of single ratios: {', '.join(texts)}."
 
 
 def rare_event_caveat(points: int) -> Iterator[str]:
-    """Yield a caveat that events may be too rare to occur at any of the measured points.
+    """Yield a caveat that the measured points may miss events that are rare.
 
     With probability 5%, none of n points shows an event that affects a share of 1 - 0.05^(1/n) of
-    all points. If this share is below 1%, there is no caveat.
+    all points. The caveat states this share. Yields nothing if the share is below 1%.
+
+    Args:
+        points: Number n of measured points.
     """
     share = 1.0
     if points:
@@ -744,5 +879,9 @@ def _distinct(frame: pd.DataFrame, column: str) -> list[str]:
 
 
 def _format_values(values: Mapping[str, tuple[str, str]]) -> str:
-    """Format the values of both sides in several columns."""
+    """Format the values of A and of B in several columns, such as "precision (float32 / float16)".
+
+    Args:
+        values: Column -> the value of A and the value of B.
+    """
     return ", ".join(f"{name} ({a} / {b})" for name, (a, b) in values.items())

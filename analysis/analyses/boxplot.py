@@ -89,15 +89,20 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     list_sections=_list_sections,
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
-    """Summarize a metric, or the speedups of A over B, by group.
+    """Summarize the distribution of a metric by group, as percentiles.
+
+    If the options `a` and `b` are set, each selects the runs of one side of a comparison. The
+    summarized values are then the speedups of side A over side B at the points that both sides
+    measured.
 
     The table has a row for each group, with the columns of `box_statistics` except `values`.
     Percentiles are missing in groups with too few points.
 
     Raises:
-        InsufficientData: If there are no runs.
-        ConfigError: If a column or the metric does not exist.
-        HeterogeneousError: If the runs of a group are heterogeneous.
+        InsufficientData: If there are no runs, or no point was measured on both sides.
+        ConfigError: If a column or the metric does not exist, or if only one side has conditions.
+        HeterogeneousError: If the runs of a group or of a side differ in their environment or
+            timing protocol, and the option `pool` is not set.
     """
     require_runs(frame)
     if not options.by:
@@ -154,13 +159,13 @@ def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
 
 
 class _Quantity(NamedTuple):
-    """Quantity that the boxes show.
+    """Name and number format of the metric or speedup that the boxes show.
 
     Attributes:
-        name: Its name.
-        name_with_unit: Its name with the unit, for an axis.
-        format_value: Function that formats a value.
-        is_ratio: Whether it is a speedup.
+        name: Name of the quantity.
+        name_with_unit: Name of the quantity followed by its unit, for the label of an axis.
+        format_value: Function that formats one value as text.
+        is_ratio: Whether the quantity is a speedup of A over B, rather than a metric.
     """
 
     name: str
@@ -170,12 +175,12 @@ class _Quantity(NamedTuple):
 
 
 def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> Result:
-    """Return a result with table, sentences and figure, but without sources.
+    """Return a result with the table, the sentences and the figure; the caller adds the run ids.
 
     Args:
-        boxes: The table of `box_statistics`.
-        quantity: The quantity.
-        by: Columns of the groups.
+        boxes: The table that `box_statistics` returns.
+        quantity: Name and number format of the metric or speedup that the boxes show.
+        by: Columns of `boxes` whose values define a group, such as "family" and "device".
     """
     table = boxes.drop(columns="values")
     has_box = table["count"] >= MIN_POINTS_OF_BOX
@@ -201,7 +206,13 @@ def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) ->
 
 
 def _answer(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> AnalysisAnswer:
-    """State the median of the only group, or the highest and the lowest median of all groups."""
+    """State the median of the only group, or the highest and the lowest median of all groups.
+
+    Args:
+        boxes: Rows of `box_statistics` with at least one value each.
+        quantity: Name and number format of the metric or speedup.
+        by: Columns of `boxes` whose values define a group.
+    """
     points = int(boxes["count"].sum())
     if not points:
         return AnalysisAnswer(sentence=f"No point has {quantity.name}.", points=0)
@@ -228,7 +239,12 @@ def _answer(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> Anal
 
 
 def _describe_group(row: Mapping[Any, Any], by: Sequence[str]) -> str:
-    """Describe a group in a sentence, such as "V100, batch size 64"."""
+    """Return the name of a group for a sentence, such as "V100, batch size 64".
+
+    Args:
+        row: Row of the group in the table of `box_statistics`.
+        by: Columns of the row whose values define the group.
+    """
     parts = []
     for column in by:
         value = row[column]
@@ -244,9 +260,14 @@ def _describe_group(row: Mapping[Any, Any], by: Sequence[str]) -> str:
 def _pooled_settings_sentences(
     points: pd.DataFrame, metric: str, by: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a warning if a box pools points that differ in a setting of their operations.
+    """Yield a warning if a box pools points that differ in a setting such as the precision.
 
-    Such settings, for example the precision, change the operations of a step.
+    The warning covers the settings that change the operations of a step.
+
+    Args:
+        points: One row per point.
+        metric: Column of the metric.
+        by: Columns whose values define a group, and thus a box.
     """
     measured = points[points[metric].notna()]
     groups = measured.groupby(list(by), dropna=False)
@@ -389,17 +410,18 @@ def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]
 def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> drawing.Figure:
     """Draw a box for each group.
 
-    A group has a box, and whiskers, if it has enough points for their percentiles. Without a box,
-    all points are dots. Ratios have a line at 1. The scale is logarithmic for ratios, and for
-    positive values that span more than a factor of 100.
+    A group has a box if it has enough points for the percentiles of a box, and whiskers if it has
+    enough points for the percentiles of whiskers. In a group without a box, every point is a dot.
+    Speedups have a line at 1. The scale is logarithmic for speedups, and for positive values that
+    span more than a factor of 100.
 
     Args:
         boxes: Rows of `box_statistics` with at least one value each.
-        quantity: The quantity that the boxes show.
-        by: Columns of the groups.
+        quantity: Name and number format of the metric or speedup that the boxes show.
+        by: Columns of `boxes` whose values define a group.
 
     Raises:
-        ConfigError: If there are more than `_MAX_BOXES` boxes.
+        ConfigError: If there are more than `_MAX_BOXES` groups.
     """
     rows = boxes.to_dict("records")
     if len(rows) > _MAX_BOXES:

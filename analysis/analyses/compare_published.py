@@ -158,17 +158,18 @@ def _sample_points(points: pd.DataFrame) -> pd.DataFrame:
 
 
 class _PlatformRate(NamedTuple):
-    """Examples per second of a step on a platform.
+    """Examples per second of a step on a published platform.
 
     Attributes:
-        value: The rate; NaN if it is unknown.
-        low: Low end of its 95% interval; NaN for a published rate.
-        high: High end of its 95% interval.
+        value: The rate in examples per second; NaN if it is unknown.
+        low: Lower end of the 95% interval of the rate; NaN for a published rate.
+        high: Upper end of the 95% interval of the rate; NaN for a published rate.
         source: "published" or "predicted".
-        precision: Precision on the platform.
-        is_floor: Whether the predicted step time is a lower bound.
-        missing: The reason if the rate is unknown.
-        notes: Remarks on the rate.
+        precision: Precision in which the platform has this rate.
+        is_floor: Whether the predicted step time is a lower bound, so that the rate is an upper
+            bound.
+        missing: Reason why the rate is unknown; empty if it is known.
+        notes: Remarks on the rate, as text; empty if there are none.
     """
 
     value: float = math.nan
@@ -184,7 +185,15 @@ class _PlatformRate(NamedTuple):
 def _point_rows(
     point: Mapping[Any, Any], settings: str, devices: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row per device for a measured point; nothing if it is not a model with layers."""
+    """Yield the rows of a measured point in the table of `compare_published`, one per platform.
+
+    Yields nothing for kernels, for communication, and for families whose models have no layers.
+
+    Args:
+        point: The measured point, as a row of a frame.
+        settings: Settings of the point that vary among the points, as text; empty if none vary.
+        devices: Names of the platforms.
+    """
     from analysis.atlas.points import format_point, model_from_row
 
     model = model_from_row(point)
@@ -219,11 +228,19 @@ def _point_rows(
 
 
 def _find_rate(point: Mapping[Any, Any], device: str) -> _PlatformRate:
-    """Find the rate of a step on a device, in the most similar precision that has a rate.
+    """Find the rate of a step on a device, in the precision most similar to that of the point.
 
-    The precision of the point has precedence, then precisions of the same width, then others.
-    Within a precision, a published step has precedence over a prediction. If no precision has a
-    rate, `missing` is the reason for the precision of the point.
+    The precision of the point is tried first, then the precisions of the same width, then all
+    others. Within a precision, a published step has precedence over a prediction.
+
+    Args:
+        point: The measured point, as a row of a frame.
+        device: Name of the platform.
+
+    Returns:
+        The first known rate. If the rate is unknown in every precision, the result for the
+        precision of the point is returned: `value` is NaN, and `missing` states why that rate is
+        unknown.
     """
     measured_precision = str(point["precision"])
     similar = [name for name in _PRECISIONS if _is_similar_precision(measured_precision, name)]
@@ -271,7 +288,16 @@ def _rate_in_precision(point: Mapping[Any, Any], device: str) -> _PlatformRate:
 
 
 def _has_similar_precisions(rows: pd.DataFrame) -> pd.Series:
-    """Return (n,) whether the precisions of this machine and the platform are similar."""
+    """Return, for each row, whether this machine and the platform have similar precisions.
+
+    Precisions are similar if they are equal or both have 16 bits.
+
+    Args:
+        rows: Rows of the table of `compare_published`.
+
+    Returns:
+        A boolean series with the index of `rows`.
+    """
     similar = [
         _is_similar_precision(here, there)
         for here, there in zip(rows["here_precision"], rows["precision"], strict=True)

@@ -94,7 +94,7 @@ class FrontierOptions(Options):
 
 
 def _list_sections(frame: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield the section if queries were served, a model was trained, or inference was timed."""
+    """Yield a report section if queries were served, a model trained, or inference timed."""
     metrics = ("scheduled_queries_per_second", "best_accuracy")
     has_metric = any(name in frame and frame[name].notna().any() for name in metrics)
     if has_metric or ("mode" in frame and frame["mode"].isin(["inference", "generate"]).any()):
@@ -116,11 +116,14 @@ def _list_sections(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_list_sections,
 )
 def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
-    """Compare measured choices by Pareto dominance; the table has a row for each choice.
+    """Compare choices of platform and configuration by Pareto dominance in two quantities.
+
+    The table has a row for each choice, with the columns of `Frontier.table` except `run_ids`, and
+    the task.
 
     Raises:
-        ConfigError: If a limit is not a number, or --x, --y or --limit names an unknown metric or
-            a metric without a better direction.
+        ConfigError: If a limit is not a number, or --x, --y or --limit names an unknown metric or a
+            metric without a better direction.
         InsufficientData: If no task has two choices with both quantities.
     """
     prices = read_prices(options.price, frame)
@@ -221,7 +224,12 @@ def _answer(
 
 
 def _best(front: Frontier, currency: str) -> str:
-    """Return a sentence that names the best choice in each quantity, with its interval."""
+    """Return a sentence that names the best choice in each quantity, with its value and interval.
+
+    Args:
+        front: The choices of a task.
+        currency: Currency of the costs.
+    """
     best = []
     for name, other in ((front.x, front.y), (front.y, front.x)):
         row = front.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
@@ -233,7 +241,17 @@ def _best(front: Frontier, currency: str) -> str:
 
 
 def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) -> str:
-    """Format the expected value of the best choice, with its interval and its measured value."""
+    """Return the value of the best choice in a metric, as text with its interval.
+
+    The value is corrected for selection bias. If the measured value differs from it, the text
+    states both.
+
+    Args:
+        row: Row of the choice in `Frontier.table`.
+        metric: The metric.
+        expected: The corrected value, from `Frontier.expected`.
+        currency: Currency of the costs.
+    """
     unit = _unit(metric, currency)
     text = format_number(expected, unit, digits=3)
     measured = format_number(row[metric], unit, digits=3)
@@ -271,7 +289,14 @@ def _describe(front: Frontier, currency: str) -> Paragraph:
 
 
 def _quantity(row: pd.Series, metric: str, currency: str, *, interval: bool = True) -> str:
-    """Format a quantity of a choice, with its interval if requested."""
+    """Return the name and value of a metric of a choice, as text.
+
+    Args:
+        row: Row of the choice in `Frontier.table`.
+        metric: The metric.
+        currency: Currency of the costs.
+        interval: Whether the text includes the interval of the value.
+    """
     words = f"{label(metric)} {format_number(row[metric], _unit(metric, currency), digits=3)}"
     ends = _interval(row, metric)
     if not interval or not ends:
@@ -280,7 +305,12 @@ def _quantity(row: pd.Series, metric: str, currency: str, *, interval: bool = Tr
 
 
 def _interval(row: pd.Series, metric: str) -> str:
-    """Format the interval of a quantity of a choice; empty for an exact value."""
+    """Return the interval of a metric of a choice, as text; empty for an exact value.
+
+    Args:
+        row: Row of the choice in `Frontier.table`.
+        metric: The metric.
+    """
     low = row[f"{metric}_low"]
     high = row[f"{metric}_high"]
     if low == high:
@@ -302,12 +332,19 @@ def _unit(metric: str, currency: str) -> str:
 
 
 def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
-    """Recommend a choice that satisfies the limits.
+    """Return a paragraph that recommends a choice within the limits.
 
-    Among the choices that certainly satisfy all limits, the function recommends the best choice in
-    the first quantity without a limit. It also lists the choices that may be as good. If no choice
-    certainly satisfies the limits, it names the best choice that may satisfy them, or else the
-    choice that is nearest to them.
+    A choice certainly satisfies a limit if its whole interval does. Among the choices that
+    certainly satisfy all limits, the recommended choice is the best in the first quantity without a
+    limit. The paragraph also lists the choices that may be as good.
+
+    If no choice certainly satisfies all limits, the paragraph names the best choice that may
+    satisfy them. If no choice may satisfy them, it names the choice that is nearest to the limits.
+
+    Args:
+        front: The choices of a task.
+        limits: Metric -> its upper limit, or its lower limit if more is better.
+        currency: Currency of the costs.
     """
     by = next((name for name in (front.x, front.y) if name not in limits), front.x)
     table = front.table.sort_values(by, ascending=less_is_better(by), kind="stable")
@@ -372,11 +409,12 @@ class Ordering(NamedTuple):
     def of_intervals(cls, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ordering:
         """Compare choices by simultaneous confidence intervals.
 
-        If the interval of a choice is unknown, no comparison of that choice is certain. For
-        `may_be_no_worse` and `may_be_better`, its value then replaces the low end.
+        If an end of a choice's interval is unknown, that end is treated as infinite, so comparisons
+        that depend on it are not certain. For `may_be_no_worse` and `may_be_better`, the value of
+        the choice replaces an unknown low end.
 
         Args:
-            value: (n,) values.
+            value: (n,) values of the choices. Less is better.
             low: (n,) low ends of the intervals; NaN if unknown.
             high: (n,) high ends of the intervals; NaN if unknown.
         """
@@ -406,7 +444,12 @@ class Ordering(NamedTuple):
 
     @classmethod
     def of_single_pairs(cls, differences: np.ndarray, errors: Sequence[Component]) -> Ordering:
-        """Compare choices by their differences, without a correction for the number of pairs."""
+        """Compare choices by their differences, without a correction for the number of pairs.
+
+        Args:
+            differences: (n, n) value of choice i minus value of choice j.
+            errors: Independent parts of the variance (n, n) of each difference.
+        """
         squares = sum(one.half_width**2 for one in errors)
         return cls._of_signs(differences, np.abs(differences) > np.sqrt(squares), errors)
 
@@ -445,47 +488,61 @@ def dominance(orders: Sequence[Ordering]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
-    """Return the standing of each choice: beaten, undecided, or on the frontier.
+    """Return the standing of each choice: "beaten", "undecided" or "on the frontier".
 
     Args:
-        surely: (n, n) whether choice i certainly beats choice j (see `dominance`).
-        may: (n, n) whether choice i may beat choice j.
+        surely: (n, n) entry (i, j): whether choice i certainly beats choice j (see `dominance`).
+        may: (n, n) entry (i, j): whether choice i may beat choice j.
     """
     names = np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON)
     return [str(name) for name in names]
 
 
 def efficient(values: np.ndarray) -> np.ndarray:
-    """Return (n,) whether each choice is Pareto-efficient, treating the values as exact.
+    """Return which choices are Pareto-efficient if all values are treated as exact.
 
     Args:
         values: (k, n) values of n choices in k quantities. Less is better.
+
+    Returns:
+        A boolean array (n,).
     """
     exact = [Ordering.of_intervals(one, one, one) for one in values]
     return ~_by_others(dominance(exact)[0])
 
 
 def _by_others(table: np.ndarray) -> np.ndarray:
-    """Return (n,) whether each column of a boolean table (n, n) has a true off-diagonal entry."""
+    """Return which columns of a square boolean table have a true entry off the diagonal.
+
+    Args:
+        table: (n, n) entry (i, j): whether choice i beats choice j.
+
+    Returns:
+        A boolean array (n,): whether choice j is beaten by any different choice.
+    """
     return np.asarray((table & ~np.eye(len(table), dtype=bool)).any(axis=0))
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Choices of one task, compared in two quantities.
+    """The choices of one task, compared in two quantities.
+
+    A task is work that all its choices do, and a choice is a platform with a configuration.
 
     Attributes:
         task: Name of the task.
         x: Metric of the first quantity.
         y: Metric of the second quantity.
         table: A row for each choice, the best choice in `x` first. Columns: `choice`, `platform`,
-            `runs` (their number), `run_ids`, each metric with the ends of its interval (`_low` and
-            `_high`), `standing`, and `efficient` (see `efficient()`).
-        incomplete: Number of choices that lack a metric, and so have no row.
-        has_session_effects: Whether session effects were part of a comparison that may decide a
-            standing.
-        expected: Metric -> the value of its best choice, corrected for selection bias.
-        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
+            `runs` (number of runs), `run_ids`, each metric with the ends of its interval (suffixes
+            `_low` and `_high`), `standing` (see `standings`), and `efficient` (see the function
+            `efficient`).
+        incomplete: Number of choices without a row because they lack a metric.
+        has_session_effects: Whether an effect of separate sessions was part of a comparison that
+            may decide a standing.
+        expected: Metric `x` or `y` -> value of the best choice in this metric, corrected for
+            selection bias.
+        pooled: How the pooled runs differ, as text; empty if no heterogeneous runs were pooled.
     """
 
     task: str
@@ -499,14 +556,14 @@ class Frontier:
 
 
 def less_is_better(metric: str, flag: str = "--limit") -> bool:
-    """Whether less of a metric is better.
+    """Return whether lower values of a metric are better.
 
     Args:
         metric: Name of the metric.
         flag: Option that an error message names.
 
     Raises:
-        ConfigError: If the metric is unknown or has no better direction.
+        ConfigError: If the metric is unknown, or neither lower nor higher values are better.
     """
     known = METRICS.get(metric)
     better = _BETTER.get(metric, known.better if known else None)
@@ -528,14 +585,15 @@ def frontiers(
     x: str | None = None,
     y: str | None = None,
 ) -> list[Frontier]:
-    """Return a frontier for each task with two choices or more.
+    """Return a comparison of choices for each task with at least two choices.
 
     Args:
         frame: The runs.
-        limits: Metric -> its upper limit, or its lower limit if more is better.
-        pool: Whether to pool heterogeneous runs.
-        x: First quantity. Default: cost or, without prices, throughput or time.
-        y: Second quantity. Default: latency or accuracy.
+        limits: Metric -> its upper limit, or its lower limit if more is better; None for no limits.
+            Choices without one of these metrics are omitted.
+        pool: Whether heterogeneous runs are pooled.
+        x: Metric of the first quantity. None for cost or, without prices, throughput or time.
+        y: Metric of the second quantity. None for latency or accuracy.
 
     Raises:
         ConfigError: If a quantity or limit names an unknown metric or a metric without a better
@@ -614,9 +672,10 @@ class _Choices(NamedTuple):
 
     Attributes:
         table: A row per choice.
-        parts: The runs of each choice.
-        run_scatters: Per choice, metric -> the variance between runs (see `_Scatter.runs`).
-        incomplete: Number of choices that lack a metric.
+        parts: The runs of each choice, in the order of `table`.
+        run_scatters: For each choice, a mapping from a metric to its variance between the runs of a
+            session (see `_Scatter.runs`).
+        incomplete: Number of omitted choices, which lack a metric.
     """
 
     table: pd.DataFrame
@@ -626,7 +685,12 @@ class _Choices(NamedTuple):
 
 
 def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) -> _Choices:
-    """Estimate the metrics of each choice.
+    """Estimate the metrics of each choice, and omit the choices that lack a metric.
+
+    Args:
+        task: The task.
+        rows: The runs of the task.
+        metrics: Metrics that a choice needs.
 
     Raises:
         InsufficientData: If fewer than two choices have all metrics.
@@ -665,7 +729,14 @@ def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) ->
 
 
 def _number_duplicates(choices: pd.Series) -> pd.Series:
-    """Number the choices that differ only in their environment."""
+    """Return the names of choices, made unique by a number, such as "V100, environment 2".
+
+    Only names that several choices share get a number. These choices differ only in their
+    environment.
+
+    Args:
+        choices: Names of the choices.
+    """
     numbers = (choices.groupby(choices).cumcount() + 1).astype(str)
     return choices.where(~choices.duplicated(keep=False), choices + ", environment " + numbers)
 
@@ -673,10 +744,15 @@ def _number_duplicates(choices: pd.Series) -> pd.Series:
 def _quantities(
     task: Task, rows: pd.DataFrame, requested: tuple[str | None, str | None]
 ) -> tuple[str, str]:
-    """Return the two quantities: the requested metrics, with defaults in place of None.
+    """Return the metrics of the two quantities of a task.
+
+    Args:
+        task: The task.
+        rows: The runs of the task.
+        requested: The values of --x and --y; None for the default metric of the task.
 
     Raises:
-        InsufficientData: If both quantities are the same.
+        InsufficientData: If both metrics are the same.
     """
     x, y = requested
     *candidates, default_y = task.work.role(ResultDescription).objectives
@@ -786,7 +862,12 @@ class _Differences:
 
     @classmethod
     def of(cls, logs: np.ndarray, noise: Sequence[Component]) -> _Differences:
-        """Compute all differences from the logarithms (n,) of the values and their noise (n,)."""
+        """Return the differences between all pairs of choices.
+
+        Args:
+            logs: (n,) logarithms of the values of the choices.
+            noise: (n,) variance of each logarithm.
+        """
         shape = (len(logs), len(logs))
         variance = np.broadcast_to([float(one.variance) for one in noise], shape)
         freedom = np.broadcast_to([float(one.freedom) for one in noise], shape)
@@ -799,10 +880,11 @@ class _Differences:
         return bool((self.noise[0].variance > 0).any())
 
     def order(self, sessions: Component) -> Ordering:
-        """Return the order of the choices.
+        """Return the order of the choices, with a correction for the number of pairs.
 
         Args:
-            sessions: Variance (n, n) that session effects add to each inexact difference.
+            sessions: Variance (n, n) that session effects add to each difference. Differences
+                between two exact values have no session effects.
         """
         is_noisy = sum(one.variance for one in self.noise) > 0
         effects = Component(np.where(is_noisy, sessions.variance, 0.0), sessions.freedom)
@@ -818,11 +900,11 @@ class _Scatter:
     """Scatter of one metric between runs and between sessions, from all choices of a task.
 
     Attributes:
-        runs: Per choice, the posterior variance of the metric's logarithm between runs in a
-            session. None if the metric has no prior; the variance then follows from the choice's
-            own runs.
-        session: Posterior variance of a session effect on the metric's logarithm; None if the
-            metric has no prior.
+        runs: For each choice, the posterior variance of the logarithm of the metric between runs in
+            a session. None if the metric has no prior; the variance is then estimated from the runs
+            of the choice alone.
+        session: Posterior variance of the effect of a session on the logarithm of the metric; None
+            if the metric has no prior.
     """
 
     runs: Sequence[Component | None]
@@ -835,12 +917,20 @@ class _Scatter:
 
     @classmethod
     def of(cls, parts: Sequence[pd.DataFrame], metric: str) -> _Scatter:
-        """Estimate the scatter: the priors of step times, updated with the runs of all choices.
+        """Estimate the scatter of a metric: the priors of step times, updated with the runs.
 
-        All choices get the same variance, from the scatter of all their runs. However, if at least
-        MINIMUM_POINTS choices have replicates that differ, each choice with replicates gets a
-        separate variance, shrunk toward those of the others (see `moderate_variances`). If a choice
-        lacks the metric, the scatter is unknown.
+        All choices get the same variance, estimated from the scatter of the runs of all choices.
+        There is one exception: if at least MINIMUM_POINTS choices have replicates that differ, each
+        choice with replicates gets a separate variance. These variances are shrunk toward each
+        other (see `moderate_variances`).
+
+        Args:
+            parts: The runs of each choice.
+            metric: The metric.
+
+        Returns:
+            The scatter. It is unknown (see `unknown`) if the runs of a choice lack the column of
+            the metric.
         """
         known = [part[part[metric].gt(0).fillna(False)] for part in parts if metric in part]
         if len(known) < len(parts):
@@ -865,10 +955,15 @@ class _Scatter:
 
 
 def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
-    """Return the variance of a metric's logarithm between the runs in a session of one choice.
+    """Return the variance of the logarithm of a metric between runs of the same session.
 
-    The variance is pooled over the sessions. Its degrees of freedom are 0 if no session has
-    replicates that differ.
+    Args:
+        part: The runs of one choice.
+        metric: The metric.
+
+    Returns:
+        The variance, pooled over the sessions. Its degrees of freedom are 0 if no session has
+        replicates that differ.
     """
     logs = pd.Series(np.log(part[metric].to_numpy(dtype="float64")))
     sessions = pd.Series(assign_sessions(part)).fillna("")
@@ -880,7 +975,15 @@ def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
 
 
 def _is_quality(metric: str, values: np.ndarray) -> bool:
-    """Return whether a metric is compared by differences instead of ratios of its values."""
+    """Return whether choices are compared by differences, not by ratios, of a metric.
+
+    Differences are used for accuracies, for fractions, and for metrics with a value of zero or
+    less.
+
+    Args:
+        metric: The metric.
+        values: (n,) values of the choices.
+    """
     return metric.endswith(("accuracy", "fraction")) or bool((values <= 0).any())
 
 
@@ -1014,7 +1117,14 @@ def _row(
 
 
 def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
-    """Return (3, n) value, low end and high end of a quantity; negated if more is better."""
+    """Return value, low end and high end of a quantity of each choice, as an array (3, n).
+
+    If more is better, the values are negated, and the two ends are swapped, so that less is better.
+
+    Args:
+        table: A row for each of n choices.
+        name: Metric of the quantity.
+    """
     ends = table[[name, f"{name}_low", f"{name}_high"]].to_numpy(dtype="float64").T
     if less_is_better(name):
         return ends

@@ -132,14 +132,17 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
 
 
 def phase_seconds(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the runs that record phases, and their seconds by phase.
+    """Return the runs that record phases, and the seconds of each of these runs by phase.
 
-    Runs without phases, such as published ones, are dropped, so they need not be homogeneous with
-    the others.
+    Runs without phases, such as published ones, are dropped. They need not be homogeneous with the
+    remaining runs.
+
+    Args:
+        frame: One row per run.
 
     Returns:
-        The runs (n rows), and their seconds (n rows, a column per phase); NaN if a run lacks a
-        phase.
+        The runs (n rows), and their seconds (n rows, a column per phase). A value is NaN if a run
+        lacks the phase.
     """
     columns = {f"phase_{name}_seconds": name for name in PHASES}
     seconds = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
@@ -172,7 +175,13 @@ def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
 
 
 def _layers(runs: pd.DataFrame, spent: pd.DataFrame, options: OverheadOptions) -> Result:
-    """Summarize the wall time of drivers by layer, for each launcher."""
+    """Summarize the wall time of drivers by layer, for each launcher.
+
+    Args:
+        runs: The runs that record phases.
+        spent: Seconds of these runs: a row per run, a column per phase.
+        options: The options of `overhead`.
+    """
     by_driver = layer_seconds(runs, spent)
     if by_driver.empty:
         require_runs(by_driver)
@@ -219,15 +228,16 @@ def layer_seconds(runs: pd.DataFrame, spent: pd.DataFrame) -> pd.DataFrame:
 
 
 def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per launcher and layer.
+    """Return the mean seconds, and the share of the wall time, of each layer for each launcher.
 
     Args:
-        by_driver: Seconds as `layer_seconds` returns them.
+        by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
 
     Returns:
-        Columns: launcher, layer, drivers (their number), seconds (mean per driver), share of the
-        wall time, and low and high of its 95% interval over drivers. With fewer than MINIMUM_POINTS
-        drivers, the ends are NaN.
+        A row per launcher and layer. Columns: `launcher`, `layer`, `drivers` (number of drivers),
+        `seconds` (mean per driver), `share` (share of the layer in the wall time of these drivers),
+        and `low` and `high` (ends of the 95% interval of the share, over drivers). With fewer than
+        MINIMUM_POINTS drivers, `low` and `high` are NaN.
     """
     rows = []
     for launcher, seconds in by_driver.groupby(level="launcher"):
@@ -249,7 +259,13 @@ def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
 
 
 def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
-    """State the share of the stack for each launcher."""
+    """State, for each launcher, the share of a driver's wall time that the software stack uses.
+
+    The software stack is everything around the model's own work: the layers `STACK_LAYERS`.
+
+    Args:
+        by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
+    """
     shares = []
     for launcher, seconds in by_driver.groupby(level="launcher"):
         stack = phase_share(seconds.reset_index(drop=True), STACK_LAYERS)
@@ -271,7 +287,13 @@ def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _layer_sentences(by_driver: pd.DataFrame) -> Iterator[str]:
-    """Name the layers of the stack, and state the wall time of drivers for each launcher."""
+    """Yield a sentence on the layers of the software stack, and one on each launcher's drivers.
+
+    The sentence on a launcher states the number of its drivers and their mean wall time.
+
+    Args:
+        by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
+    """
     yield f"The stack's layers are {', '.join(STACK_LAYERS)}."
     for launcher, seconds in by_driver.groupby(level="launcher"):
         mean = seconds.sum(axis=1).mean()
@@ -280,7 +302,11 @@ def _layer_sentences(by_driver: pd.DataFrame) -> Iterator[str]:
 
 
 def draw_layers(by_driver: pd.DataFrame) -> drawing.Figure:
-    """Draw the mean seconds of a driver by layer, a bar for each launcher."""
+    """Draw the mean seconds of a driver by layer, as a stacked bar for each launcher.
+
+    Args:
+        by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
+    """
     mean = by_driver.groupby(level="launcher").mean()
     counts = by_driver.groupby(level="launcher").size()
     figure, (axes,) = drawing.panels(1, 8.0, 1.4 + 0.5 * len(mean))
@@ -331,15 +357,15 @@ def _sentences(spent: pd.DataFrame, untimed: int) -> Iterator[str]:
 
 
 def phase_share(spent: pd.DataFrame, phases: Collection[str]) -> Estimate:
-    """Estimate the share of some phases in the wall time.
+    """Estimate the share of the wall time that some phases use together.
 
     Args:
-        spent: Seconds of runs by phase.
-        phases: The phases.
+        spent: Seconds of runs (or drivers), one per row, by phase (or layer), one per column.
+        phases: Columns whose seconds are added.
 
     Returns:
-        The share with its 95% interval over runs. The interval is symmetric in log odds, so that it
-        lies between 0 and 1.
+        The share, from 0 to 1, with its 95% interval over the rows. The interval is symmetric in
+        log odds, so that it lies between 0 and 1.
     """
     part = spent.reindex(columns=list(phases)).sum(axis=1)
     value, _, high = crossed_ratio(part, spent.sum(axis=1), shared_levels(spent, "point"))
@@ -361,14 +387,14 @@ class _Style(NamedTuple):
 
 
 def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
-    """Draw the shares of wall time by phase, a bar for each family.
+    """Draw the shares of the phases in the wall time, as a stacked bar for each family.
 
-    Shares that are large enough are labeled. The mean seconds of a point are at the end of each
-    bar.
+    Large shares are labeled with their numbers. The end of a bar states the mean seconds of a
+    point.
 
     Args:
-        spent: Seconds of runs by phase.
-        runs: The runs, in the same order.
+        spent: Seconds of runs: a row per run, a column per phase.
+        runs: The runs, in the same order as the rows of `spent`.
     """
     family = runs["family"].fillna("(none)")
     counts = family.value_counts()

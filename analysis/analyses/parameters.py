@@ -25,7 +25,11 @@ from paradnn.families import FAMILIES
 
 @dataclass(frozen=True, kw_only=True)
 class ParametersOptions(Options):
-    """Options of `parameters`: a design space whose models are summarized instead of runs."""
+    """Options of the `parameters` command.
+
+    `space` lists overrides of `paradnn.train` that describe models. If it is empty, the command
+    summarizes the models of the selected runs; otherwise it summarizes the described models.
+    """
 
     space: tuple[str, ...] = option(
         (),
@@ -37,10 +41,15 @@ class ParametersOptions(Options):
 
 
 def _read_space(options: ParametersOptions) -> pd.DataFrame | None:
-    """Return a row with `parameters` per distinct model of --space; None without --space.
+    """Return the models that the option --space describes; None if the option is absent.
+
+    Returns:
+        A row per distinct model, with its number of trainable parameters in the column
+        `parameters`.
 
     Raises:
-        ConfigError: If a space cannot be split into words or has no model.
+        ConfigError: If a value of --space cannot be split into words, or describes no model with
+            trainable parameters.
         ParadnnError: If the overrides are invalid.
     """
     if not options.space:
@@ -50,7 +59,19 @@ def _read_space(options: ParametersOptions) -> pd.DataFrame | None:
 
 
 def _read_models(overrides: str) -> pd.DataFrame:
-    """Return the distinct models that overrides describe, one per row, with `parameters`."""
+    """Return the distinct models that overrides of `paradnn.train` describe.
+
+    Args:
+        overrides: One value of --space, such as "model=gpt model.layers=2,4".
+
+    Returns:
+        A row per distinct model, with its number of trainable parameters in the column
+        `parameters`.
+
+    Raises:
+        ConfigError: If the value cannot be split into words, or describes no model with trainable
+            parameters.
+    """
     try:
         words = shlex.split(overrides)
     except ValueError as error:

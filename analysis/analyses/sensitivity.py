@@ -122,18 +122,19 @@ class Fit(GroupKey):
 
     Attributes:
         regression: The fitted regression.
-        weights: The weights of the regression, a row per term, the largest weight first. There are
-            three kinds of further columns. `p_adjusted` is the p-value adjusted for the number of
-            terms. The columns of `doublings` are NaN if the term is a text or the metric is not
-            positive. `verdict` is "depends", "values differ" (the metric differs between values,
-            but no slope is shown), "not shown", "undecided (sessions)" or "undecided (order)". A
-            verdict is undecided if the interval includes 0 only because the interval allows for
-            session effects or for drift.
-        constant: Column -> its value, for every column without variation.
+        weights: The weights of the regression, a row per term, the largest absolute weight first.
+            Further columns are `p_adjusted`, those of `doublings`, and `verdict`. `p_adjusted` is
+            the p-value adjusted for the number of terms. The columns of `doublings` are NaN if the
+            term is an indicator of a text value, or the metric is not positive. `verdict` is
+            "depends", "values differ" (the metric differs between values, but no slope is shown),
+            "not shown", "undecided (sessions)" or "undecided (order)". A verdict is undecided if
+            the interval includes 0 only because the interval allows for session effects or for
+            drift.
+        constant: Hyperparameter without variation -> its value.
         paragraph: The findings as text.
-        sample: The sampled units, such as "23 models and 9 batch sizes".
+        sample: The sampled units as text, such as "23 models and 9 batch sizes".
         sources: Ids of the runs.
-        interactions: The fit with products of pairs of terms; None if not requested.
+        interactions: The regression with products of pairs of terms; None if not requested.
         shares: Hyperparameter -> the share of variance that it explains; empty if not requested.
     """
 
@@ -149,7 +150,10 @@ class Fit(GroupKey):
     def strongest(self) -> tuple[str, list[str]] | None:
         """Return the term with the largest weight, and the terms whose weight may be as large.
 
-        Returns None if the metric depends on no term.
+        Returns:
+            The name of the strongest term, and the names of its rivals: the terms whose absolute
+            weight may be as large, given the uncertainty. None if no dependence on any term is
+            shown.
         """
         terms = self.weights.index[self.weights["verdict"] == "depends"]
         if not len(terms):
@@ -160,7 +164,12 @@ class Fit(GroupKey):
         return strongest, rivals
 
     def _is_rival(self, strongest: str, other: str) -> bool:
-        """Return whether the weight of a term may be as large as that of the strongest term."""
+        """Return whether a term may have the same absolute weight as the strongest term, or more.
+
+        Args:
+            strongest: Name of the term with the largest absolute weight.
+            other: Name of the term that is compared with it.
+        """
         a = self.weights.loc[strongest]
         b = self.weights.loc[other]
         if b["verdict"].startswith("undecided"):
@@ -309,7 +318,14 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
 
 def _with_elasticities(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
-    """Add the elasticities of each measured run; they are NaN for other runs."""
+    """Return the runs with additional columns for the elasticities of the throughput.
+
+    The elasticities are NaN for runs without measured and explained times.
+
+    Args:
+        frame: One row per run.
+        store: Addresses of the stores of the runs; empty for the default store.
+    """
     every = measured_work(frame, store)
     measured, groups, _ = fit_work(every, find_roofs(every.points, find_hardware))
     limits = limits_of_points(measured, groups)[["compute", "memory", "overhead"]]
@@ -318,12 +334,16 @@ def _with_elasticities(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
 
 
 def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
-    """Return a row per family and device with its median elasticities.
+    """Return a row per family and device with the median elasticities over its runs.
+
+    Args:
+        rows: The runs, with their elasticities.
+        unit: Unit of the sample for the intervals: "crossed" levels, "model" or "point".
 
     Returns:
-        Columns: `group`, `runs`, `largest` (the elasticity with the largest median), `estimate`
-        (its median with interval), `sample` (the sampled units, as text) and `text` (sentences with
-        all three medians).
+        Columns: `group`, `runs` (number of runs), `largest` (name of the elasticity with the
+        largest median), `estimate` (this median with its interval), `sample` (the sampled units, as
+        text) and `text` (sentences with all three medians).
     """
     measured = rows[rows[_ELASTICITIES[0]].notna()]
     found = []
@@ -353,7 +373,13 @@ def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
 
 
 def _hardware_answer(medians: pd.DataFrame) -> AnalysisAnswer:
-    """State the rate with the largest median elasticity of the group with the most runs."""
+    """State on which hardware rate the throughput of the largest group depends most.
+
+    The largest group is the family and device with the most runs.
+
+    Args:
+        medians: The table that `_median_elasticities` returns.
+    """
     row = medians.sort_values("runs", ascending=False, kind="stable").iloc[0]
     value = format_with_interval(row["estimate"], "{:.2f}".format)
     name = label(row["largest"]).removesuffix(" elasticity")
@@ -368,7 +394,14 @@ def _hardware_answer(medians: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _rows(fit: Fit, metric: str) -> pd.DataFrame:
-    """Return a row per weight, the largest first, followed by a row per interaction."""
+    """Return the weights of a fit as rows of the result table.
+
+    There is a row per term, the largest absolute weight first, and then a row per interaction.
+
+    Args:
+        fit: The fit.
+        metric: Name of the metric, for the column `metric`.
+    """
     rows = _weight_rows(fit.weights, fit.regression)
     if fit.shares:
         shares = [fit.shares[_hyperparameter(term)] for term in rows["term"]]
@@ -392,7 +425,13 @@ def _weight_rows(weights: pd.DataFrame, regression: Regression) -> pd.DataFrame:
 
 
 def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> AnalysisAnswer:
-    """State what the metric depends on most, or that no dependence is shown."""
+    """State on which hyperparameter the metric depends most, or that no dependence is shown.
+
+    Args:
+        fits: The fits of all families and devices.
+        metric: The metric.
+        headline: The result of `_headline`; None if no fit shows a dependence.
+    """
     points = sum(fit.regression.rows for fit in fits)
     if headline is None:
         fit = max(fits, key=lambda fit: fit.regression.rows)
@@ -409,9 +448,13 @@ def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> Ana
 
 
 def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
-    """Describe the largest weight of one fit; return None if no fit shows a dependence.
+    """Describe the term with the largest weight, in the fit with the most points.
 
-    Of the fits that show a dependence, the function chooses the fit with the most points.
+    Only fits that show a dependence are considered. Returns None if there are none.
+
+    Args:
+        fits: The fits of all families and devices.
+        metric: The metric.
     """
     candidates = [fit for fit in fits if fit.strongest() is not None]
     if not candidates:
@@ -443,12 +486,13 @@ def _fit(
 
     Args:
         group: The runs.
-        metric: The metric to explain.
-        columns: Hyperparameters to explain the metric with; empty for all that the runs have.
+        metric: Column of the metric to explain.
+        columns: Hyperparameters that explain the metric; empty for all hyperparameters of the runs.
         options: The options of the analysis.
 
     Raises:
         InsufficientData: If too few points have the metric and all hyperparameters.
+        HeterogeneousError: If the runs are heterogeneous and the option `pool` is not set.
     """
     complete = _complete_points(group, metric, columns, pool=options.pool)
     measured, points, rows, names = complete
@@ -502,13 +546,13 @@ def _fit(
 
 
 class _CompletePoints(NamedTuple):
-    """Runs and points of a fit.
+    """Runs of a fit, and the points (configurations) to which replicates of runs are reduced.
 
     Attributes:
-        measured: The ok runs that have the metric.
-        points: The points of these runs, one row each.
-        rows: The points that have a value of every hyperparameter.
-        names: The hyperparameters.
+        measured: A row per run that ended with outcome "ok" and has the metric.
+        points: A row per point that these runs measured: the replicates of a point share one row.
+        rows: The subset of `points` in which no hyperparameter is missing. The fit uses these rows.
+        names: Columns of the hyperparameters.
     """
 
     measured: pd.DataFrame
@@ -520,9 +564,17 @@ class _CompletePoints(NamedTuple):
 def _complete_points(
     group: FamilyGroup, metric: str, columns: Sequence[str], *, pool: bool
 ) -> _CompletePoints:
-    """Select the points that have the metric and all hyperparameters.
+    """Select the points of a group that have the metric and all hyperparameters.
 
-    The arguments and errors are described in `_fit`.
+    Args:
+        group: The runs of one family on one device.
+        metric: Column of the metric.
+        columns: Columns of the hyperparameters; empty for all hyperparameters that the runs have.
+        pool: Whether heterogeneous runs, such as those of different environments, are pooled.
+
+    Raises:
+        InsufficientData: If no run has the metric, or no point has all hyperparameters.
+        HeterogeneousError: If the runs are heterogeneous and `pool` is false.
     """
     measured = group.rows[is_ok(group.rows) & group.rows[metric].notna()]
     if measured.empty:
@@ -544,19 +596,21 @@ def _complete_points(
 
 
 class _FitInputs(NamedTuple):
-    """Data and settings of the fits of one family.
+    """Data and settings of the fits of one family on one device.
 
     Attributes:
-        design: The terms of the regression, a column each.
+        design: The terms of the regression: a row per point, a column per term.
         values: The metric of each point.
-        is_log: Whether to fit logarithms of the values; the terms are then logarithms, too.
-        numeric: Names of the terms that have a logarithm.
-        levels: Levels that points share, such as models and batch sizes.
+        is_log: Whether to fit logarithms of the values. The terms of `numeric` hyperparameters are
+            then logarithms, too.
+        numeric: Names of the numeric hyperparameters, which can be replaced by their logarithms.
+        levels: Which points share a level, such as a model or a batch size.
         unit: Unit of the sample: "crossed" levels, "model" or "point".
-        when: Times at which the points were measured.
+        when: Times at which the points were measured; None if unknown.
         priors: Priors of the scatter between processes and sessions.
-        constant: The value of each constant hyperparameter.
-        bases: The base value of each categorical hyperparameter; its other values have terms.
+        constant: Constant hyperparameter -> its value.
+        bases: Text hyperparameter -> its base value, which has no term. Every other value has a
+            term.
     """
 
     design: pd.DataFrame
@@ -572,7 +626,7 @@ class _FitInputs(NamedTuple):
 
     @property
     def shared_levels(self) -> Levels | None:
-        """The levels, or None if points are independent."""
+        """The levels that points share; None if the unit of the sample is the point."""
         return None if self.unit == "point" else self.levels
 
 
@@ -608,9 +662,12 @@ def _hyperparameter(term: str) -> str:
 
 
 def _shares(inputs: _FitInputs, interactions: Interactions | None) -> Mapping[str, Share]:
-    """Return the share of variance of each hyperparameter.
+    """Return the share of the variance of the metric that each hyperparameter explains.
 
-    If interactions were fitted, the model of the shares includes them.
+    Args:
+        inputs: Data and settings of the fit.
+        interactions: The fitted interactions, whose products are terms as well; None for single
+            terms only.
     """
     columns = inputs.design
     owners = {str(term): frozenset([_hyperparameter(str(term))]) for term in columns}
@@ -629,7 +686,12 @@ def _shares(inputs: _FitInputs, interactions: Interactions | None) -> Mapping[st
 
 
 def _describe_shares(shares: Mapping[str, Share]) -> Iterator[str]:
-    """Yield the shares of variance, the largest first."""
+    """Yield a sentence with the shares of the variance, the largest first.
+
+    Args:
+        shares: Hyperparameter -> the share of the variance that it explains. Yields nothing if
+            empty.
+    """
     if not shares:
         return
     ordered = sorted(shares.items(), key=lambda item: -item[1].value)
@@ -642,7 +704,12 @@ def _describe_shares(shares: Mapping[str, Share]) -> Iterator[str]:
 
 
 def _unexplained(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the hyperparameters and settings that vary but have no term."""
+    """Return the hyperparameters and settings that vary but have no term in the regression.
+
+    Args:
+        rows: The points.
+        names: The hyperparameters of the regression.
+    """
     others = [
         name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1
     ]
@@ -650,14 +717,18 @@ def _unexplained(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def _regress(inputs: _FitInputs) -> tuple[Regression, pd.DataFrame]:
-    """Fit the values, or their logarithms, and test each term for a slope.
+    """Fit the metric to the terms, and test for each term whether the metric depends on it.
 
-    If the values are positive, the test uses logarithms even if the fit does not. On log scales a
-    constant factor per doubling is a straight line.
+    If all values of the metric are positive, the test uses a regression on log scales, even if the
+    fit does not. On log scales, a constant factor per doubling is a straight line.
+
+    Args:
+        inputs: Data and settings of the fit.
 
     Returns:
-        The regression, and its weights with the p-value `p` of the test, `excludes_zero` (whether
-        the interval of the tested slope excludes zero), and the columns of `doublings`.
+        The regression; and a table with its weights and the additional columns `p` (p-value of the
+        test), `excludes_zero` (whether the interval of the tested slope excludes zero) and those of
+        `doublings`.
     """
     design = inputs.design
     values = inputs.values
@@ -685,12 +756,15 @@ def _regress(inputs: _FitInputs) -> tuple[Regression, pd.DataFrame]:
 def _with_test(
     regression: Regression, tested: pd.DataFrame, logarithmic: Collection[str]
 ) -> pd.DataFrame:
-    """Return the weights of a regression, with the columns of the test that `_regress` adds.
+    """Return the weights of a regression, with the results of the test of each term.
 
     Args:
         regression: The regression whose weights are reported.
-        tested: The weights of the regression that tests each term.
-        logarithmic: The terms that are logarithms in the testing regression.
+        tested: The weights of the regression that tests the terms.
+        logarithmic: Names of the terms that are logarithms in the testing regression.
+
+    Returns:
+        The table of weights that `_regress` describes.
     """
     tested = tested.join(doublings(tested, logarithmic)).reindex(regression.weights.index)
     weights = regression.weights.assign(
@@ -702,7 +776,11 @@ def _with_test(
 
 
 def _with_verdicts(weights: pd.DataFrame) -> pd.DataFrame:
-    """Return the table `Fit.weights` from the weights that `_regress` returns."""
+    """Return the table `Fit.weights`, which has a verdict on each term.
+
+    Args:
+        weights: The table of weights that `_regress` returns.
+    """
     weights = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
     p_slope = adjust_p_values(weights["p"].to_numpy())
     p_values_differ = adjust_p_values(weights["p_given"].to_numpy())
@@ -722,7 +800,13 @@ def _with_verdicts(weights: pd.DataFrame) -> pd.DataFrame:
 
 
 def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> str:
-    """Name the group and the number of points, and count the runs that failed."""
+    """Name the group of runs, the metric and the number of points, and count the failed runs.
+
+    Args:
+        group: The runs of one family on one device.
+        metric: The metric.
+        regression: The regression, with the number of points.
+    """
     text = f"{group.name}: {metric} over {counted(regression.rows, 'point')}"
     outcomes = group.rows.loc[~is_ok(group.rows), "outcome"].fillna("unfinished")
     failures = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.value_counts().items())
@@ -735,10 +819,10 @@ def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> 
 
 
 def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterator[str]:
-    """Yield a sentence per verdict.
+    """Yield a sentence on the terms of each verdict.
 
     Args:
-        weights: `Fit.weights`.
+        weights: The table `Fit.weights`.
         value_counts: Term -> the number of its distinct values.
     """
     by_verdict = {
@@ -787,10 +871,14 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
 
 
 def _has_too_few_values(weight: pd.Series) -> bool:
-    """Return whether a slope is not shown only because the term has too few values.
+    """Return whether a term might show a slope if it had more values.
 
-    In that case the weight is significant by the normal quantile, but not by the quantile of
-    Student's t with the few degrees of freedom that the values leave.
+    This is so if the weight is significant by the quantile of the normal distribution, but not by
+    the quantile of Student's t. A term with few values leaves few degrees of freedom for the
+    latter.
+
+    Args:
+        weight: Row of the term in the table `Fit.weights`.
     """
     ratio = abs(weight["weight"]) / weight["error"]
     normal_quantile = stats.norm.ppf((1 + LEVEL) / 2)
@@ -799,7 +887,13 @@ def _has_too_few_values(weight: pd.Series) -> bool:
 
 
 def _describe_accuracy(regression: Regression, unit: str, *, log: bool) -> str:
-    """State how well the terms predict the metric, whose unit is `unit`."""
+    """State how well the terms predict the metric.
+
+    Args:
+        regression: The regression.
+        unit: Unit of the metric, for the typical error.
+        log: Whether the regression uses logarithms. The typical error is then a factor.
+    """
     if log:
         error = f"a factor of {math.exp(regression.rmse_held_out):.2f}"
     else:
@@ -826,11 +920,12 @@ def _describe_omissions(
 
     Args:
         regression: The regression.
-        constant: Column -> its value, for columns without variation.
-        bases: Categorical hyperparameter -> its base value.
+        constant: Column without variation -> its value.
+        bases: Text hyperparameter -> its base value, with which the other values are compared.
         unexplained: Columns that vary but have no term.
-        incomplete_points: Number of points that lack a hyperparameter of the fit.
-        runs_without_metric: Number of ok runs without the metric.
+        incomplete_points: Number of points that were omitted because they lack a hyperparameter.
+        runs_without_metric: Number of runs with outcome "ok" that were omitted because they lack
+            the metric.
     """
     if constant:
         values = ", ".join(f"{name} = {value}" for name, value in constant.items())
@@ -855,10 +950,16 @@ def _describe_omissions(
 
 
 def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figure:
-    """Draw a panel per family with a row per term: the weight and its interval on each device.
+    """Draw the weight of each term with its interval, in a panel per family.
 
-    Zero means no effect. If a term has no weight on a device, a text replaces the mark: the term is
-    constant there, or not separable from other terms.
+    A panel has a row per term, with a mark for each device. A weight of zero means no effect. If a
+    term has no weight on a device, a text replaces the mark, since the term is constant there or
+    cannot be separated from other terms.
+
+    Args:
+        fits: The fits of all families and devices.
+        metric_label: The metric, for the titles.
+        log: Whether the regressions use logarithms.
     """
     families = [
         [fit for fit in fits if fit.family == name]
@@ -890,7 +991,7 @@ def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figur
 
 
 def _all_weights(fit: Fit) -> pd.DataFrame:
-    """Return the weights of single terms and of interactions."""
+    """Return the weights of single terms, followed by those of interactions if fitted."""
     if fit.interactions is None:
         return fit.weights
     return pd.concat([fit.weights, fit.interactions.weights])
@@ -905,7 +1006,14 @@ def _drawn_terms(fits: Sequence[Fit]) -> list[str]:
 def _draw_panel(
     axes: drawing.Axes, fits: Sequence[Fit], order: Sequence[str], devices: Sequence[str]
 ) -> None:
-    """Draw the weights of one family."""
+    """Draw the weights of one family.
+
+    Args:
+        axes: The panel.
+        fits: The fits of the family, one per device.
+        order: The terms, from top to bottom.
+        devices: Devices of all panels, which determine the colors.
+    """
     styles = {}
     for fit in fits:
         if len(devices) > 1:

@@ -106,12 +106,13 @@ class WhatifOptions(Options):
 
 
 class _Scenario(NamedTuple):
-    """An upgrade as stated in the options.
+    """An upgrade of the hardware, as the options of the command describe it.
 
     Attributes:
-        change: Factors on the hardware. If `device` is given, its ceilings replace the factors on
-            arithmetic rate and bandwidth.
-        device: Name of the device after the upgrade; empty if the upgrade consists of factors.
+        change: Factors on the arithmetic rate, bandwidth, overhead and memory. If `device` is not
+            empty, the ratios of the ceilings of the devices replace the factors on arithmetic rate
+            and bandwidth.
+        device: Name of the device after the upgrade; empty if the upgrade consists of factors only.
     """
 
     change: HardwareChange
@@ -133,7 +134,7 @@ class _Scenario(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The device after the upgrade, or else the factors, such as "2x bandwidth"."""
+        """The name of the device after the upgrade, or else the factors, such as "2x bandwidth"."""
         return self.device or self.change.label
 
 
@@ -141,13 +142,13 @@ class _Change(NamedTuple):
     """An upgrade of one device at one precision.
 
     Attributes:
-        roof: The ceilings before the upgrade.
-        peak: Factor on the arithmetic rate.
-        bandwidth: Factor on the memory bandwidth.
-        overhead: Factor on the overhead of an operation.
-        device: Device after the upgrade; empty if the user gave factors.
-        source: Source of the ratios to that device: "measured ceilings" or "specifications"; empty
-            if the user gave factors.
+        roof: The ceilings (peak arithmetic rate and memory bandwidth) before the upgrade.
+        peak: Arithmetic rate after the upgrade / before it.
+        bandwidth: Memory bandwidth after the upgrade / before it.
+        overhead: Overhead of an operation after the upgrade / before it.
+        device: Name of the device after the upgrade; empty if the user gave factors.
+        source: Source of the ratios between the two devices: "measured ceilings" or
+            "specifications"; empty if the user gave factors.
     """
 
     roof: Roof
@@ -159,14 +160,17 @@ class _Change(NamedTuple):
 
     @property
     def ratios(self) -> np.ndarray:
-        """Logarithms (3,) of the factors on arithmetic rate, bandwidth and 1 / overhead."""
+        """Logarithms (3,) of the improvements of arithmetic rate, bandwidth and overhead.
+
+        The improvement of the overhead is 1 / `overhead`, so more is better for all three.
+        """
         return np.log([self.peak, self.bandwidth, 1 / self.overhead])
 
     def upgrade(self) -> Upgrade:
-        """Return the gains with their uncertainty.
+        """Return the gains of this upgrade with their uncertainty.
 
-        The uncertainty comes from pairs of real devices, without pairs that include the device
-        after the upgrade.
+        The uncertainty is estimated from pairs of real devices, without the pairs that include the
+        device after the upgrade.
         """
         from paradnn.forecast.generations import (
             built_pairs,
@@ -185,10 +189,12 @@ class _Change(NamedTuple):
         return upgrade_between(self.ratios, pairs_without(self.device, built_pairs()))
 
     def upgrade_next_to(self, first: _Change) -> Upgrade:
-        """Return the gains with their uncertainty, correlated with the gains of another upgrade.
+        """Return the gains of this upgrade with their uncertainty, for a comparison with another.
+
+        The uncertainty is correlated with that of the gains of the first upgrade.
 
         Args:
-            first: The upgrade to compare this upgrade with.
+            first: The first upgrade of the comparison.
         """
         from paradnn.forecast.generations import built_pairs, compared_with, pairs_without
 
@@ -202,16 +208,16 @@ class _Prediction(NamedTuple):
     """Predicted effect of an upgrade on points.
 
     Attributes:
-        points: The points (p), one row each.
-        log_speedups: Draws (p, draws) from the distribution of each point's logarithmic speedup.
+        points: The points, one of p rows each.
+        log_speedups: Draws (p, draws) of the natural logarithm of the speedup of each point.
         before: Share of each limit in the time of a point before the upgrade (p rows, columns
             `LIMITS`).
-        after: Share of each limit after the upgrade, in the same layout.
-        groups: The fits of operation times, one per group.
+        after: Share of each limit in the time of a point after the upgrade, in the same layout.
+        groups: The models of operation times, each fitted to one group of times.
         work: All measured times.
         changes: (device, precision) -> the upgrade.
-        unexplained: Group of times (family and device) -> the number of omitted points, whose times
-            the fit does not explain.
+        unexplained: Name of a group, such as a family on a device -> number of its points that were
+            omitted because the model does not explain their times.
     """
 
     points: pd.DataFrame
@@ -290,7 +296,15 @@ def _upgrade_result(
     points: pd.DataFrame,
     pooled: str,
 ) -> Result:
-    """Return the result of one upgrade."""
+    """Return the result for one upgrade.
+
+    Args:
+        prediction: The predicted speedups.
+        others: Points of the device after the upgrade; may be empty.
+        scenario: The upgrade.
+        points: All points of the device before the upgrade, including those that failed.
+        pooled: How pooled runs differ, as text; empty if no heterogeneous runs were pooled.
+    """
     table = _table(prediction)
     if scenario.device:
         table = _with_measured(table, prediction, others)
@@ -315,7 +329,14 @@ def _comparison_result(
     scenarios: Sequence[_Scenario],
     pooled: str,
 ) -> Result:
-    """Return the result of a comparison of two upgrades."""
+    """Return the result for a comparison of two upgrades.
+
+    Args:
+        predictions: The predicted speedups of each upgrade.
+        others: For each upgrade, the points of the device after the upgrade; may be empty.
+        scenarios: The two upgrades.
+        pooled: How pooled runs differ, as text; empty if no heterogeneous runs were pooled.
+    """
     first, second = (
         Alternative(
             scenario.name,
@@ -342,10 +363,10 @@ def _comparison_result(
 
 
 def _scenarios(options: WhatifOptions) -> list[_Scenario]:
-    """Return the one or two upgrades that options describe.
+    """Return the upgrades, one or two, that the options of the command describe.
 
     Raises:
-        ConfigError: If the options describe no upgrade, more than two, or contradict each other.
+        ConfigError: If the options describe no upgrade or more than two, or contradict each other.
     """
     factors = HardwareChange(
         bandwidth=options.bandwidth,
@@ -380,15 +401,16 @@ def _scenarios(options: WhatifOptions) -> list[_Scenario]:
 
 
 def _read_scenario(text: str, factors: HardwareChange) -> _Scenario:
-    """Parse a value of --to.
+    """Return the upgrade that a value of --to describes.
 
     Args:
-        text: The value: a device, or factors such as bandwidth=2,overhead=0.5.
-        factors: Factors from other options, such as --overhead. They apply to a device only.
+        text: The value: the name of a device, or factors such as "bandwidth=2,overhead=0.5".
+        factors: Factors from further options, such as --overhead. They can be combined with a
+            device, but not with factors in `text`.
 
     Raises:
-        ConfigError: If a factor in `text` is unknown, not positive or given twice, or if other
-            options give factors too.
+        ConfigError: If a factor in `text` is unknown, not positive or given twice, or if both
+            `text` and further options contain factors.
     """
     if "=" not in text:
         return _Scenario(factors, text)
@@ -429,9 +451,15 @@ def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
 
 
 def _other_device(frame: pd.DataFrame, scenario: _Scenario, store: Sequence[str]) -> pd.DataFrame:
-    """Return the points of the device after an upgrade.
+    """Return the points that were measured on the device after an upgrade.
 
-    The result is empty if the upgrade names no device, or if `_device_of` finds no single match.
+    The result is empty if the upgrade consists of factors, or if no device or several devices in
+    `frame` match its name.
+
+    Args:
+        frame: All runs.
+        scenario: The upgrade.
+        store: Addresses of the stores of the runs; empty for the default store.
     """
     if not scenario.device:
         return frame[:0]
@@ -449,16 +477,17 @@ def _predict(
     scenarios: Sequence[_Scenario],
     store: Sequence[str],
 ) -> list[_Prediction]:
-    """Fit the times of the points and predict their speedups under each upgrade.
+    """Fit the times of the points and predict the speedups of the points under each upgrade.
 
     Args:
         points: The points to predict.
-        others: Per upgrade, the points of the device after the upgrade; may be empty.
+        others: For each upgrade, the points of the device after the upgrade; may be empty.
         scenarios: The upgrades.
-        store: Stores to read operations from.
+        store: Addresses of the stores from which profiles are read; empty for the default store.
 
     Raises:
         InsufficientData: If no point has a time and known work.
+        ConfigError: If the ceilings of a device are unknown.
     """
     every = measured_work(points, store)
     changes = [
@@ -485,11 +514,11 @@ def _prediction(
     before: pd.DataFrame,
     changes: dict[tuple[str, str], _Change],
 ) -> _Prediction:
-    """Predict the speedups of points from their fitted times.
+    """Predict the speedups of points from the model of their times.
 
     Args:
-        fitted: The measured times with their fits.
-        upgrades: (device, precision) -> the gains with their uncertainty.
+        fitted: The measured times and the models that were fitted to them.
+        upgrades: (device, precision) -> the gains of the upgrade with their uncertainty.
         before: Share of each limit in the time of a point before the upgrade.
         changes: (device, precision) -> the upgrade.
     """
@@ -524,10 +553,19 @@ def _prediction(
 def _changes(
     points: pd.DataFrame, others: pd.DataFrame, scenario: _Scenario
 ) -> dict[tuple[str, str], _Change]:
-    """Return (device, precision) -> the upgrade.
+    """Return an upgrade as the change of each device at each precision.
+
+    Args:
+        points: Points of the devices before the upgrade.
+        others: Points of the device after the upgrade; may be empty.
+        scenario: The upgrade, as the options describe it.
+
+    Returns:
+        A mapping from (device, precision) to the change.
 
     Raises:
-        ConfigError: If the upgrade names a device and the ceilings of either device are unknown.
+        ConfigError: If the upgrade names a device, and the ceilings of this device or of a device
+            before the upgrade are unknown.
     """
     changes = {}
     for roof in find_roofs(points, find_hardware):
@@ -545,16 +583,16 @@ def _changes(
 
 
 def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change:
-    """Return the upgrade from one device to another, as ratios of their ceilings.
+    """Return the change from one device to another, as ratios of their ceilings.
 
     The ratios use measured ceilings if both devices have them at the same precision, else specified
-    ceilings. Unless --overhead is given, the overhead is assumed to be inversely proportional to
-    the clock.
+    ceilings. Unless --overhead is given, the overhead of an operation is assumed to be inversely
+    proportional to the clock.
 
     Args:
         roof: Ceilings of the device before the upgrade.
         others: Points of the device after the upgrade; may be empty.
-        scenario: The upgrade, which names the device.
+        scenario: The upgrade, which names the device after it.
 
     Raises:
         ConfigError: If the ceilings of either device are unknown.
@@ -605,10 +643,15 @@ def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change
 
 
 def _common_peaks(old: Any, new: Any, precision: str) -> tuple[float, float]:
-    """Return the peaks of both devices at a precision in FLOP/s; 0 if unknown.
+    """Return the peak arithmetic rates of two devices at a precision, in FLOP/s; 0 if unknown.
 
-    If a device has no peak at the requested 16-bit precision, the peak at the other 16-bit
-    precision replaces it.
+    For a 16-bit precision at which a device has no peak, its largest peak at either 16-bit
+    precision is used.
+
+    Args:
+        old: Peaks of the device before the upgrade, by precision.
+        new: Peaks of the device after the upgrade, by precision.
+        precision: The precision, such as "bfloat16".
     """
     names = ("float16", "bfloat16")
     old_peak = old.get(precision, 0.0)
@@ -620,7 +663,7 @@ def _common_peaks(old: Any, new: Any, precision: str) -> tuple[float, float]:
 
 
 def _table(prediction: _Prediction) -> pd.DataFrame:
-    """Return the points with their speedups, the largest first."""
+    """Return a row per point with the predicted speedup, the largest speedup first."""
     points = prediction.points
     middle, low, high = interval(prediction.log_speedups)
     table = pd.DataFrame(
@@ -647,7 +690,16 @@ def _table(prediction: _Prediction) -> pd.DataFrame:
 def _with_measured(
     table: pd.DataFrame, prediction: _Prediction, others: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add the columns `measured_speedup` and `inside`; NaN if a point has no measured speedup."""
+    """Return the table of points with the additional columns `measured_speedup` and `inside`.
+
+    Both columns are missing for a point that was not measured on the device after the upgrade.
+    `inside` states whether the predicted interval contains the measured speedup.
+
+    Args:
+        table: The table that `_table` returns.
+        prediction: The prediction, with the points in their original order.
+        others: Points of the device after the upgrade; may be empty.
+    """
     measured = _measured_speedups(prediction, others)
     by_run = dict(zip(prediction.points["run_id"], measured, strict=True))
     speedup = table["run_id"].map(by_run)
@@ -659,12 +711,13 @@ def _with_measured(
 
 
 def _measured_speedups(prediction: _Prediction, others: pd.DataFrame) -> pd.Series:
-    """Return the measured speedup of each point on the device after the upgrade.
+    """Return the measured speedup of each point, from one device to the other.
 
-    The speedup is NaN for points that were not measured on that device.
+    The speedup is the step time on the device before the upgrade divided by the median step time on
+    the device after it. It is NaN for points that were not measured on both devices.
 
     Args:
-        prediction: The prediction, with the points.
+        prediction: The prediction, with the points on the device before the upgrade.
         others: Points of the device after the upgrade; may be empty.
     """
     ok = others[is_ok(others)] if len(others) else others
@@ -679,16 +732,21 @@ def _measured_speedups(prediction: _Prediction, others: pd.DataFrame) -> pd.Seri
 
 
 def _memory_rows(points: pd.DataFrame, factor: float) -> pd.DataFrame:
-    """Return the points that ran out of memory, and whether each would fit after the upgrade.
+    """Return the points that ran out of memory, and whether each would fit with more memory.
 
     Within a family and device, the memory that a point needs is assumed to be proportional to its
-    analytic lower bound. The bound at which memory runs out is only known to be between that of the
-    largest point that fitted and that of the smallest point that did not fit. A point between these
-    bounds, times the factor, is "open". It is "unknown" without a bound or without a fitted point.
+    analytic lower bound. The available memory, in terms of this bound, is known only as a range:
+    between the largest bound of a point that fitted and the smallest bound of a point that did not
+    fit. The upgrade multiplies both ends of the range by `factor`.
 
     Args:
-        points: All points, with `outcome`.
+        points: All points, with the column `outcome`.
         factor: Factor on the memory size.
+
+    Returns:
+        A row per point that ran out of memory. The column `fits` is "yes" below the multiplied
+        range, "open" within it, and "no" above it. It is "unknown" if the point has no bound or no
+        point fitted.
     """
     failed = points["outcome"].isin(MEMORY_OUTCOMES)
     if not failed.any():
@@ -718,7 +776,11 @@ def _memory_rows(points: pd.DataFrame, factor: float) -> pd.DataFrame:
 
 
 def _by_family(prediction: _Prediction) -> pd.DataFrame:
-    """Return a row per family and device: its geometric mean speedup and its mean shares."""
+    """Return a row per family and device, with the geometric mean speedup of the points.
+
+    A row also has the mean share of each limit in the times of the points, before and after the
+    upgrade, and the limit that dominates most points.
+    """
     points = prediction.points
     rows = []
     order = families(points)
@@ -751,7 +813,13 @@ def _by_family(prediction: _Prediction) -> pd.DataFrame:
 def _answer(
     prediction: _Prediction, by_family: pd.DataFrame, scenario: _Scenario
 ) -> AnalysisAnswer:
-    """State the geometric mean speedup of all points, and what limits most of them afterward."""
+    """State the geometric mean speedup of all points, and the main limit after the upgrade.
+
+    Args:
+        prediction: The predicted speedups.
+        by_family: The table that `_by_family` returns.
+        scenario: The upgrade.
+    """
     middle, low, high = interval(prediction.log_speedups.mean(axis=0))
     count = len(prediction.points)
     names = ", ".join(dict.fromkeys(by_family["family"]))
@@ -799,7 +867,7 @@ def _sentences(
 
 
 def _describe_sources(prediction: _Prediction) -> Iterator[str]:
-    """State the omitted points, the source of the operations, and the limits of the model."""
+    """Yield sentences on omitted points, the source of the operations, and gaps of the model."""
     for name, count in prediction.unexplained.items():
         yield (
             f"{counted(count, 'point')} of {name} omitted: without a profile, neither arithmetic "
@@ -818,7 +886,7 @@ def _describe_sources(prediction: _Prediction) -> Iterator[str]:
 
 
 def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[str]:
-    """State the factors of the device after the upgrade, and their source."""
+    """Yield the ratios between the devices after and before the upgrade, and their source."""
     for (device, precision), change in prediction.changes.items():
         yield (
             f"{scenario.device} compared with {device} in {precision}, by {change.source}: "
@@ -828,7 +896,12 @@ def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[s
 
 
 def _describe_check(table: pd.DataFrame, scenario: _Scenario) -> Iterator[str]:
-    """Compare the predictions with measurements on the device after the upgrade."""
+    """Yield a sentence that compares predictions with measurements after the upgrade.
+
+    Args:
+        table: The table that `_with_measured` returns.
+        scenario: The upgrade, which names a device.
+    """
     known = table[table["measured_speedup"].notna()]
     if known.empty:
         yield (
@@ -847,7 +920,12 @@ def _describe_check(table: pd.DataFrame, scenario: _Scenario) -> Iterator[str]:
 
 
 def _describe_memory(exhausted: pd.DataFrame, scenario: _Scenario) -> str:
-    """State how many of the points that ran out of memory would fit after the upgrade."""
+    """State how many of the points that ran out of memory would fit after the upgrade.
+
+    Args:
+        exhausted: The table that `_memory_rows` returns.
+        scenario: The upgrade.
+    """
     counts = exhausted["fits"].value_counts()
     fits = int(counts.get("yes", 0))
     parts = [f"{fits:,} would fit"]
@@ -862,7 +940,14 @@ def _describe_memory(exhausted: pd.DataFrame, scenario: _Scenario) -> str:
 
 
 def _describe_family(row: dict[Any, Any], prediction: _Prediction) -> str:
-    """State the speedup of a family on a device, its time by limit, and the more valuable rate."""
+    """State the speedup of a family on a device, and the share of each limit in the time.
+
+    The text also states whether memory bandwidth or arithmetic rate is worth more.
+
+    Args:
+        row: Row of the family and device in the table that `_by_family` returns.
+        prediction: The predicted speedups.
+    """
     speedup = format_with_interval(
         (row["speedup"], row["speedup_low"], row["speedup_high"]), _times
     )
@@ -887,18 +972,18 @@ def _share(value: float) -> str:
 
 
 def describe_worth(points: pd.DataFrame, shares: pd.DataFrame) -> str:
-    """State for which points memory bandwidth is worth more than the arithmetic rate.
+    """State for which points 1% more memory bandwidth speeds up more than 1% more arithmetic rate.
 
-    The elasticity of the throughput with respect to a ceiling is the share of the time that this
+    The gain from a ceiling, as an elasticity of the throughput, is the share of the time that this
     ceiling limits. If a threshold of one hyperparameter classifies at least 90% of the points
     correctly, the sentence names the best threshold.
 
     Args:
-        points: The points (p).
+        points: The points (p rows).
         shares: Share of each limit in the time of a point (p rows, columns `LIMITS`).
 
     Returns:
-        A sentence; empty for a single point whose arithmetic rate is worth more.
+        A sentence; empty if there is a single point, and arithmetic rate is worth at least as much.
     """
     difference = (shares["memory"] - shares["compute"]).to_numpy()
     prefers_memory = difference > 0
@@ -922,15 +1007,16 @@ def describe_worth(points: pd.DataFrame, shares: pd.DataFrame) -> str:
 def _best_threshold(
     points: pd.DataFrame, prefers_memory: np.ndarray
 ) -> tuple[str, float, bool] | None:
-    """Return the threshold of a hyperparameter that classifies the points best.
+    """Return the threshold of a hyperparameter that best predicts which points gain from bandwidth.
 
     Args:
-        points: The points (p).
+        points: The points (p rows).
         prefers_memory: (p,) whether memory bandwidth is worth more than the arithmetic rate.
 
     Returns:
-        The hyperparameter, its threshold, and whether memory bandwidth is worth more below the
-        threshold. None if no threshold classifies at least 90% of the points correctly.
+        The hyperparameter, the threshold, and whether memory bandwidth is worth more for points
+        below the threshold (rather than for the others). None if no threshold classifies at least
+        90% of the points correctly.
     """
     best: tuple[float, str, float, bool] | None = None
     for name in hyperparameters(points):
@@ -950,9 +1036,15 @@ def _best_threshold(
 
 
 def _draw(table: pd.DataFrame, prediction: _Prediction, scenario: _Scenario) -> drawing.Figure:
-    """Draw the speedups over the number of parameters.
+    """Draw the speedup of each point over its number of parameters.
 
-    For a single family and device, a second panel shows a heat map (see `_draw_map`).
+    If all points belong to one family and device, a second panel shows a heat map (see
+    `_draw_map`).
+
+    Args:
+        table: The table of the result, a row per point.
+        prediction: The predicted speedups.
+        scenario: The upgrade.
     """
     rows = table[table["speedup"].notna()]
     is_single = rows["family"].nunique() == 1 and rows["device"].nunique() == 1
@@ -980,7 +1072,15 @@ def _draw(table: pd.DataFrame, prediction: _Prediction, scenario: _Scenario) -> 
 
 
 def _draw_map(axes: drawing.Axes, prediction: _Prediction, rows: pd.DataFrame) -> None:
-    """Draw a heat map of the geometric mean speedup over the factors on both rates."""
+    """Draw the geometric mean speedup over the factors on bandwidth and arithmetic rate.
+
+    The panel is a heat map with lines of equal speedup.
+
+    Args:
+        axes: The panel.
+        prediction: The prediction, with the fitted models of operation times.
+        rows: The points, which belong to one family and device.
+    """
     grid = speedup_grid(prediction.work, prediction.groups, np.log(_GRID))
     axes.pcolormesh(_GRID, _GRID, grid, cmap=drawing.SEQUENTIAL, shading="gouraud")
     lines = axes.contour(
@@ -1001,16 +1101,18 @@ def _draw_map(axes: drawing.Axes, prediction: _Prediction, rows: pd.DataFrame) -
 def speedup_grid(
     work: PointWork, groups: Sequence[FittedGroup], log_factors: np.ndarray
 ) -> np.ndarray:
-    """Return the expected geometric mean speedup for a grid of factors on both rates.
+    """Return the geometric mean speedup for combinations of factors on both hardware rates.
+
+    The rates are the arithmetic rate and the memory bandwidth.
 
     Args:
         work: The measured times.
-        groups: The fits of these times.
-        log_factors: Natural logarithms (k,) of the factors, used for both rates.
+        groups: The models that were fitted to these times.
+        log_factors: Natural logarithms (k,) of the factors, which are used for both rates.
 
     Returns:
-        The speedups (k, k): a row per factor on the arithmetic rate, a column per factor on the
-        memory bandwidth.
+        The expected speedups (k, k): a row per factor on the arithmetic rate, a column per factor
+        on the memory bandwidth.
     """
     from paradnn.forecast.upgrades import expected_speedups
 

@@ -159,14 +159,14 @@ class StepTimeEstimate:
 
 @dataclass(frozen=True)
 class _Phase:
-    """Work of one device in a step, or in one of the two phases of a generation.
+    """Work of one device in a step, or in one phase (prompt or token) of a generation.
 
     Attributes:
-        products: Products and convolutions.
+        products: Matrix products and convolutions.
         other_bytes: Bytes that the phase moves in addition to the traffic of its products.
         costs: Analytic costs of the phase.
-        all_reduces: All-reduces of the phase.
-        tokens: Tokens that a mixture of experts routes; 0 without one.
+        all_reduces: All-reduces between devices in the phase.
+        tokens: Number of tokens that a mixture of experts routes; 0 without a mixture of experts.
     """
 
     products: Sequence[RepeatedOperation]
@@ -178,7 +178,17 @@ class _Phase:
 
 @dataclass(frozen=True)
 class _Question:
-    """A point on a device of an atlas, with the engine and the version to use."""
+    """The point whose step time is estimated, and the timings to use.
+
+    Attributes:
+        row: The point, as a row of a frame.
+        model: The model of the point.
+        atlas: The timings.
+        device: Name of the device in the atlas.
+        engine: Engine whose timings are used; None for the preferred one.
+        version: Version of the engine; None for the newest.
+        change: How the device is changed, as factors on its properties.
+    """
 
     row: Mapping[Any, Any]
     model: Model
@@ -190,12 +200,12 @@ class _Question:
 
     @property
     def batch(self) -> int:
-        """Examples over all devices."""
+        """Number of examples in a step, summed over all devices."""
         return int(self.row["batch_size"])
 
     @property
     def device_batch(self) -> int:
-        """Examples on each device."""
+        """Number of examples that each device processes in a step."""
         if self.parallel == "data":
             return self.batch // self.devices
         return self.batch
@@ -224,7 +234,11 @@ class _Question:
 
     @property
     def compute(self) -> str:
-        """Type of the activations: the precision, or bfloat16 if it is narrower than 16 bits."""
+        """Precision of the activations.
+
+        It is the precision of the point, or bfloat16 if the point has weights narrower than 16
+        bits.
+        """
         if self.precision in COMPUTE_BYTES:
             return self.precision
         return "bfloat16"
@@ -254,10 +268,10 @@ class _Question:
 
     @cached_property
     def phases(self) -> Sequence[_Phase]:
-        """The step as a single phase; for a generation, the prompt and then one token.
+        """The phases of a step: the step as a whole, or the prompt and one token of a generation.
 
         Raises:
-            InsufficientData: If a user's own model cannot be built here.
+            InsufficientData: If a model that the user defined cannot be built on this machine.
         """
         return tuple(_phases(self))
 
@@ -275,11 +289,21 @@ class _Question:
         )
 
     def find_group(self, kind: str) -> TimingGroup | None:
-        """Return the timings of a kind of kernel for this precision; None if there are none.
+        """Return the timings of a kind of kernel in the precision of the point.
 
-        With weights narrower than 16 bits, attention still runs in 16 bits, so timings in bfloat16
-        may be used. Models with weights of 4 bits are published with a cache of 8 bits. The
-        requested version applies only to products.
+        If no such timings exist, timings in a related precision are used:
+
+        - For kernels other than products and convolutions, bfloat16, since they run in 16 bits even
+          if the weights are narrower. For a point in float16, bfloat16 is used for all kinds.
+        - For decode kernels with weights of less than 8 bits, fp8, since such models are published
+          with a cache of 8 bits.
+
+        Args:
+            kind: Kind of kernel, such as "gemm" or "decode". The version of the engine is
+                considered only for "gemm".
+
+        Returns:
+            The timings; None if none exist.
         """
         precisions = [self.precision]
         if kind == "decode" and weight_bytes(self.precision) < 1:
@@ -307,16 +331,17 @@ def estimate_step_time(
 
     Args:
         row: The point, as a row of a frame.
-        device: Name of the device. If the atlas lacks the device but its specifications are known,
-            the timings of the most similar device are scaled.
-        engine: Engine whose timings are used; None for the preferred one.
-        version: Version of the engine; None for the newest.
-        atlas: Timings to use; None for the atlas of the package.
+        device: Name of the device. If the atlas has no timings of the device but its specifications
+            are known, the timings of the most similar device are scaled.
+        engine: Engine whose timings are used; None for the preferred engine.
+        version: Version of the engine; None for the newest version.
+        atlas: Timings to use; None for the atlas of the package. The memory of the device is
+            checked only with the atlas of the package.
         change: How the device is changed; None for the device as it is.
-        option: Name of the option for the device, in messages.
+        option: Option with which the user named the device, for error messages.
 
     Returns:
-        The estimate. If the time is unknown, its `why` states the reason.
+        The estimate. If the time is unknown, `seconds` is None, and `why` states the reason.
 
     Raises:
         ConfigError: If the device or the model is unknown.
@@ -351,11 +376,14 @@ def estimate_step_time(
 
 
 def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
-    """Estimate a step if it is supported and fits into the memory of a device.
+    """Estimate the time of a step.
+
+    The time in the estimate is unknown, with a reason, if the step is not supported or does not fit
+    into the memory of a device.
 
     Args:
         question: The point on the device of the atlas.
-        memory_device: Device whose memory is checked; empty for no check.
+        memory_device: Name of the device whose memory is checked; empty for no check.
     """
     why = _unsupported_reason(question)
     if why:
@@ -380,7 +408,17 @@ def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
 
 
 def _memory_remedy(question: _Question, memory_device: str) -> str:
-    """Return a remedy: the smallest number of devices with enough memory; empty if unknown."""
+    """Return a remedy for a step that does not fit into the memory of a device.
+
+    Args:
+        question: The point on the device of the atlas.
+        memory_device: Name of the device whose memory is too small for the step.
+
+    Returns:
+        Text that recommends the smallest number of devices whose memory suffices with tensor
+        parallelism, such as "; use devices=4 parallel=tensor". Empty if none of the tried numbers
+        suffices.
+    """
     for devices in _DEVICE_COUNTS:
         row = {**question.row, "devices": devices, "parallel": "tensor"}
         shared = replace(question, row=row)
@@ -394,9 +432,12 @@ def _memory_remedy(question: _Question, memory_device: str) -> str:
 
 
 def _estimate_known(question: _Question) -> StepTimeEstimate:
-    """Estimate a supported step, and compare it with an estimate from a different source.
+    """Estimate a step that is supported and fits into memory.
 
-    If the two disagree, the interval spans both, and a note states the difference.
+    There are two sources: published times of whole steps, and timings of single kernels. Whole
+    steps in the precision of the point have precedence. The estimate from the second source serves
+    as a check: if the two disagree, the interval spans the intervals of both, and a note states the
+    difference.
     """
     group = _whole_step_group(question)
     if group is None:
@@ -449,7 +490,10 @@ def _estimate_whole_step(question: _Question, group: TimingGroup) -> StepTimeEst
 
 
 def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | None:
-    """Estimate from published whole steps on this device, in any precision; None without such."""
+    """Return an estimate from published whole steps on the device, in any precision.
+
+    Returns None if no such steps were published for the device.
+    """
     if not question.is_fc_training or question.devices > 1:
         return None
     for group in question.atlas.groups:
@@ -459,9 +503,9 @@ def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | No
 
 
 def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
-    """Estimate from kernels on this device, preferably in the step's precision.
+    """Return an estimate from kernels on the device, preferably in the precision of the step.
 
-    None if no products were timed on the device.
+    Returns None if no products were timed on the device.
     """
     precisions = [
         group.precision
@@ -475,9 +519,13 @@ def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
 
 
 def _disagreement(estimate: StepTimeEstimate, other: StepTimeEstimate | None) -> str:
-    """Return a note that another source contradicts an estimate; empty if it does not.
+    """Return a note that a second estimate contradicts the first; empty if it does not.
 
     A difference that different precisions may explain does not count as a contradiction.
+
+    Args:
+        estimate: The first estimate, which is reported.
+        other: The estimate from a different source; None if no other source exists.
     """
     if other is None or estimate.seconds is None or other.seconds is None:
         return ""
@@ -556,9 +604,10 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
 
 
 def _experts_group(question: _Question) -> TimingGroup | None:
-    """Return the timings of experts in the point's precision, or else in its block format.
+    """Return the timings of the experts of a mixture, in the precision of the point.
 
-    None if experts were timed in neither.
+    Timings in the block format of this precision are the second choice. Returns None if experts
+    were timed in neither format.
     """
     for precision in (question.precision, f"{question.precision}_block"):
         group = question.atlas.find_group(question.device, "experts", precision, question.engine)
@@ -568,11 +617,11 @@ def _experts_group(question: _Question) -> TimingGroup | None:
 
 
 def _experts_part(question: _Question, tokens: int) -> StepPart:
-    """Return the part of a step for the experts of all layers, on one device.
+    """Return the experts of all layers as a part of a step on one device.
 
     Args:
         question: The point.
-        tokens: Tokens of the step.
+        tokens: Number of tokens that the step routes to experts.
     """
     group = _experts_group(question)
     assert group is not None, "the caller checks this"
@@ -593,9 +642,10 @@ def _experts_part(question: _Question, tokens: int) -> StepPart:
 
 
 def _collective_group(question: _Question) -> TimingGroup | None:
-    """Return the timings of collectives: with parallel=tensor the engine's, or else NCCL's.
+    """Return the timings of collectives (messages between devices) on the device.
 
-    None if the device has neither.
+    With parallel=tensor, timings of the engine are preferred. Otherwise, and if the engine has
+    none, timings of NCCL are used. Returns None if the device has neither.
     """
     group = None
     if question.parallel == "tensor":
@@ -608,9 +658,14 @@ def _collective_group(question: _Question) -> TimingGroup | None:
 
 
 def _missing_collectives_reason(group: TimingGroup | None, question: _Question) -> str:
-    """Return a reason and remedy if no collective was timed over this number of devices.
+    """Return why the time of messages between devices is unknown, with a remedy.
 
-    The text is empty if one was timed.
+    Args:
+        group: The timings of collectives; None if the device has none.
+        question: The point, with the number of devices.
+
+    Returns:
+        The reason; empty if a collective was timed over this number of devices.
     """
     if group is None:
         return "no collectives were timed on this device; use devices=1"
@@ -640,10 +695,10 @@ def _missing_products_reason(question: _Question) -> str:
 
 
 def _phases(question: _Question) -> Iterator[_Phase]:
-    """Yield the phases of a step on one device: for a generation, the prompt and then one token.
+    """Yield the phases of a step on one device: the whole step, or the prompt and then one token.
 
     Raises:
-        InsufficientData: If a user's own model cannot be built here.
+        InsufficientData: If a model that the user defined cannot be built on this machine.
     """
     row = question.row
     model = question.model
@@ -733,14 +788,15 @@ def _make_phase(
 def sum_parts(
     parts: Sequence[StepPart], change: HardwareChange | None = None
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Draw samples of the time of a step.
+    """Return random draws of the time of a step, as the sum of its parts.
 
     Args:
         parts: All parts of the step.
         change: How the device is changed; None for the device as it is.
 
     Returns:
-        (n,) draws of the seconds of the step, and the median seconds by name of the part.
+        Draws (n,) of the seconds of the step, and a mapping from the name of each part to its
+        median seconds.
     """
     random = np.random.default_rng(0)
     total = np.full(_DRAWS, max(part.group.dispatch_seconds for part in parts))
@@ -777,12 +833,13 @@ def sum_parts(
 def interval_of_draws(
     total: np.ndarray, *, is_whole_step: bool = False, is_shared: bool = False
 ) -> tuple[float, float, float]:
-    """Return the median of a step's draws with the ends of its 95% interval.
+    """Return the median time of a step and the ends of its 95% interval, in seconds.
 
     Args:
-        total: Draws of the seconds of the step.
-        is_whole_step: Whether whole steps were timed, so that there is no error of summing kernels.
-        is_shared: Whether devices wait for each other in the step.
+        total: Random draws of the seconds of the step.
+        is_whole_step: Whether whole steps were timed. If not, the interval includes an error for
+            the sum of separately timed kernels.
+        is_shared: Whether the devices of the step wait for each other, which adds a further error.
     """
     error: np.ndarray | float = 0.0
     if not is_whole_step:
@@ -794,17 +851,19 @@ def interval_of_draws(
 
 @dataclass(frozen=True)
 class _StepDraws:
-    """Draws (n,) of the seconds of a step, from joint draws of its parts.
+    """Random draws (n,) of the seconds of a step, from joint draws of its parts.
 
     Attributes:
-        host: Seconds in which a serving engine schedules requests; 0 without an engine.
-        kernels: Seconds of the kernels plus `host`.
-        eager: The larger of `kernels` and the seconds to launch all operations.
-        part_seconds: Median seconds of each part, by name.
+        host: Draws of the seconds in which a serving engine schedules requests; 0 without a serving
+            engine.
+        kernels: Draws of the seconds of all kernels plus `host`.
+        eager: For each draw, the larger of `kernels` and the seconds to launch all operations one
+            by one.
+        part_seconds: Name of each part -> its median seconds.
         operations: Number of operations.
-        includes_launches: Whether the timings include the time to start a step.
-        adds_launches: Whether the framework launches each operation and the timings exclude
-            launches.
+        includes_launches: Whether the timings already include the time to launch operations.
+        adds_launches: Whether the time to launch operations must be added: the framework launches
+            each operation separately, and the timings exclude launches.
     """
 
     host: np.ndarray
@@ -822,7 +881,14 @@ class _StepDraws:
 
 
 def _draw_step(question: _Question, parts: Sequence[StepPart], requests: int) -> _StepDraws:
-    """Return the sums of draws of a step's parts; `_sum_estimate` describes the arguments."""
+    """Return random draws of the time of a step.
+
+    Args:
+        question: The point.
+        parts: All parts of the step.
+        requests: Number of requests that a serving engine schedules before each token; 0 without a
+            serving engine.
+    """
     kernels, part_seconds = sum_parts(parts, question.change)
     host = _host_draws(requests)
     if requests:
@@ -851,12 +917,16 @@ def _is_whole_step(parts: Sequence[StepPart]) -> bool:
 def _sum_estimate(
     question: _Question, parts: Sequence[StepPart], requests: int = 0
 ) -> StepTimeEstimate:
-    """Return the sum of all parts with its interval, sources and caveats.
+    """Estimate the time of a step as the sum of its parts, with interval, sources and caveats.
+
+    The time is unknown if the interval is too wide, because the sizes are too far from the timed
+    sizes.
 
     Args:
         question: The point.
-        parts: The parts of its step.
-        requests: Requests that a serving engine schedules before each token; 0 without an engine.
+        parts: All parts of the step.
+        requests: Number of requests that a serving engine schedules before each token; 0 without a
+            serving engine.
     """
     draws = _draw_step(question, parts, requests)
     median, low, high = interval_of_draws(
@@ -909,8 +979,8 @@ def _change_speedup(parts: Sequence[StepPart], draws: _StepDraws) -> tuple[float
     """Return the speedup by a change of the device, and the ends of its 95% interval.
 
     Args:
-        parts: The parts of the step.
-        draws: The seconds of the step on the changed device.
+        parts: All parts of the step.
+        draws: Draws of the time of the step on the changed device.
     """
     # Both sums use the same random numbers, so the errors that they share cancel in the ratio.
     unchanged = sum_parts(parts)[0] + draws.host
@@ -920,11 +990,14 @@ def _change_speedup(parts: Sequence[StepPart], draws: _StepDraws) -> tuple[float
 def _describe_extrapolations(
     parts: Sequence[StepPart], shares: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield a text per part that uses substitutes, and per size beyond the largest timed size.
+    """Yield remarks on parts of a step that its timings do not cover.
+
+    There is a remark on each part whose time comes from substitute kernels, and on each size that
+    exceeds the largest timed size.
 
     Args:
-        parts: Parts of a step.
-        shares: Share of each part in the step, by name.
+        parts: The parts of the step.
+        shares: Name of each part -> its share of the time of the step.
     """
     for part in parts:
         if part.substitution:
@@ -935,7 +1008,11 @@ def _describe_extrapolations(
 
 
 def _host_draws(requests: int) -> np.ndarray:
-    """Return draws of the seconds in which a serving engine schedules requests; 0 without any."""
+    """Return random draws of the seconds in which a serving engine schedules requests.
+
+    Args:
+        requests: Number of requests in the batch. With 0, all draws are 0.
+    """
     if not requests:
         return np.zeros(_DRAWS)
     random = np.random.default_rng(4)
@@ -944,9 +1021,12 @@ def _host_draws(requests: int) -> np.ndarray:
 
 
 def _launch_draws(operations: float) -> np.ndarray:
-    """Return draws of the seconds in which a framework without graphs launches all operations.
+    """Return random draws of the seconds that eager execution needs to launch operations.
 
-    A step takes this time if it exceeds the time of the kernels.
+    An eager step takes at least this time, even if its kernels need less.
+
+    Args:
+        operations: Number of operations in the step.
     """
     random = np.random.default_rng(2)
     each = LAUNCH_SECONDS * np.exp(_LAUNCH_SPREAD * random.standard_normal(_DRAWS))
@@ -988,7 +1068,15 @@ def _unsupported_reason(question: _Question) -> str:
 
 
 def _as_substitute(estimate: StepTimeEstimate, device: str, other_device: str) -> StepTimeEstimate:
-    """Return the estimate for `other_device` as one for `device`, with a wider interval."""
+    """Return the estimate for a similar device as an estimate for a device without timings.
+
+    The interval is widened by the error that such a substitution typically causes.
+
+    Args:
+        estimate: The estimate from scaled timings of the similar device.
+        device: Name of the device without timings.
+        other_device: Name of the similar device, whose timings were scaled.
+    """
     if estimate.seconds is None or estimate.low is None or estimate.high is None:
         return replace(estimate, device=device)
     half_width = math.log(estimate.high / estimate.low) / 2

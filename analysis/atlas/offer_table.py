@@ -53,11 +53,12 @@ class OfferResult(Result):
 
 
 def offer_result(rankings: Sequence[Ranking], *, everything: bool = False) -> OfferResult:
-    """Return the result for ranked offers.
+    """Return the result of `paradnn ask` for ranked offers.
 
     Args:
-        rankings: The rankings, at least one.
-        everything: Whether to state parts and sources even if there are several offers.
+        rankings: The rankings, one per kind of work; at least one.
+        everything: Whether to list the parts of the time and the sources of every offer. A single
+            offer always has them.
     """
     offers = [offer for ranking in rankings for offer in ranking.offers]
     is_any_known = any(ranking.best is not None for ranking in rankings)
@@ -220,7 +221,11 @@ def _single_machine_sentence(ranking: Ranking, best: Offer) -> str:
 
 
 def _limits(offers: Sequence[Offer]) -> Iterator[str]:
-    """Yield the limits of the answer: unknown times, and notes on known times."""
+    """Yield the limits of an answer: why times are unknown, and notes on known times.
+
+    Args:
+        offers: The offers.
+    """
     known = [offer for offer in offers if offer.seconds is not None]
     too_large = [offer for offer in offers if offer.fits is False]
     others = [offer for offer in offers if offer.seconds is None and offer.fits is not False]
@@ -238,7 +243,14 @@ def _limits(offers: Sequence[Offer]) -> Iterator[str]:
 
 
 def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
-    """Yield sentences on changes, the ranking, the job, launches, and extrapolations."""
+    """Yield further remarks on an answer.
+
+    They concern changes of a device, missing prices, offers that no other offer beats, the job,
+    launches of operations, and extrapolated times.
+
+    Args:
+        rankings: The ranked offers, one ranking per kind of work.
+    """
     known = [offer for ranking in rankings for offer in ranking.offers if offer.seconds is not None]
     for offer in known:
         if offer.estimate.change_speedup is not None:
@@ -268,7 +280,7 @@ def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
 
 
 def _change_line(offer: Offer) -> str:
-    """State how much faster a change of the device makes a step."""
+    """State the speedup of a step by a change of the device, with its interval."""
     estimate = offer.estimate
     assert estimate.change_speedup is not None
     assert estimate.change_speedup_low is not None
@@ -284,7 +296,7 @@ def _change_line(offer: Offer) -> str:
 
 
 def _job_line(offer: Offer) -> str:
-    """State time and cost of the job of an offer."""
+    """State how long the whole job takes with an offer, and its cost if the price is known."""
     assert offer.amount is not None
     assert offer.job_seconds is not None
     time = format_with_interval(offer.job_seconds, format_duration)
@@ -301,11 +313,14 @@ def _short_name(offer: Offer) -> str:
 def _by_text(
     offers: Sequence[Offer], texts: Callable[[StepTimeEstimate], Iterable[str]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each distinct text of some offers, with the machines that it applies to.
+    """Yield each distinct text about the estimates of some offers, with the machines it concerns.
 
     Args:
         offers: The offers.
-        texts: Returns the texts of an estimate.
+        texts: Function that returns the texts for the estimate of one offer, such as its notes.
+
+    Yields:
+        The text, and the names of the machines, separated by commas.
     """
     names: dict[str, list[str]] = {}
     for offer in offers:
@@ -316,7 +331,15 @@ def _by_text(
 
 
 def _launch_line(offers: Sequence[Offer]) -> str:
-    """State how much longer steps take if operations are launched one by one; empty if equal."""
+    """State how much longer steps take if the framework launches operations one by one.
+
+    The line is empty if launches lengthen no step noticeably, by more than a factor of
+    `_MIN_LAUNCH_FACTOR`.
+
+    Args:
+        offers: The offers. The line counts those with longer steps, and gives the slowed step with
+            the largest factor as an example.
+    """
     slowed = [offer for offer in offers if _launch_factor(offer.estimate) > _MIN_LAUNCH_FACTOR]
     if not slowed:
         return ""
@@ -338,7 +361,16 @@ def _launch_factor(estimate: StepTimeEstimate) -> float:
 
 
 def _details(offer: Offer, *, names_offer: bool) -> Paragraph:
-    """Return the parts and sources of an offer."""
+    """Return a paragraph of details of an offer, one line each.
+
+    The lines state the prompt of a generation, the share of each part of the step in its time, and
+    the sources of the kernel timings.
+
+    Args:
+        offer: The offer.
+        names_offer: Whether the paragraph starts with the point and the machine of the offer, which
+            is needed if the output has several offers.
+    """
     estimate = offer.estimate
     lines = list(_detail_lines(offer))
     if names_offer:
@@ -369,7 +401,14 @@ def _cells(offers: Sequence[Offer]) -> pd.DataFrame:
 
 
 def _cell_row(offer: Offer, *, is_single: bool) -> dict[str, str]:
-    """Return the texts of a row, the same keys for all offers; empty texts for missing values."""
+    """Return one row of the terminal table: column name -> text.
+
+    The columns are the same for all offers. A text is empty if the offer has no such value.
+
+    Args:
+        offer: The offer.
+        is_single: Whether the table has only this offer.
+    """
     estimate = offer.estimate
     row = {"device": estimate.device, "devices": "", "model": "", "mode": "", "precision": ""}
     row |= {"change": estimate.change, "compile": "", "batch": f"{offer.batch:,}"}
@@ -439,7 +478,11 @@ def format_duration(seconds: float) -> str:
 
 
 def _draw(rankings: Sequence[Ranking]) -> drawing.Figure:
-    """Draw the offers of each kind of work: cost or throughput over the time of a step."""
+    """Draw the offers of each kind of work in a panel, with the batch sizes as points.
+
+    The vertical axis shows cost or throughput. The horizontal axis shows the time of a step, or for
+    a generation the tokens per second of each user.
+    """
     known = [
         [offer for offer in ranking.offers if offer.seconds is not None] for ranking in rankings
     ]
@@ -459,7 +502,14 @@ def _line_name(offer: Offer) -> str:
 def _draw_panel(
     axes: drawing.Axes, ranking: Ranking, offers: Sequence[Offer], names: Sequence[str]
 ) -> None:
-    """Draw a line per machine and precision through the points of its batch sizes."""
+    """Draw a line per machine and precision, through one point per batch size.
+
+    Args:
+        axes: The panel.
+        ranking: The ranking, which determines whether the panel shows cost or throughput.
+        offers: The offers of this ranking whose times are known.
+        names: Names of the lines in all panels, which determine the colors.
+    """
     is_generation = offers[0].is_generation
     lines: dict[str, list[Offer]] = {}
     for offer in offers:
@@ -501,7 +551,7 @@ def _draw_panel(
 
 
 def _speed(offer: Offer) -> PositiveInterval:
-    """Return the milliseconds per step, or for a generation the tokens/s of each user."""
+    """Return milliseconds per step, or for a generation the tokens per second of each user."""
     assert offer.seconds is not None
     if offer.is_generation:
         return offer.seconds.inverse()
@@ -509,7 +559,12 @@ def _speed(offer: Offer) -> PositiveInterval:
 
 
 def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
-    """Return the quantity that ranks machines: the cost of a million units, or the rate."""
+    """Return the cost of a million units or the units per second, for the vertical axis.
+
+    Args:
+        offer: The offer, whose cost or rate must be known.
+        by_cost: Whether to return the cost instead of the rate.
+    """
     interval = offer.cost_per_million if by_cost else offer.rate
     assert interval is not None
     return interval

@@ -37,9 +37,13 @@ class PositiveInterval(NamedTuple):
         return PositiveInterval(1 / self.value, 1 / self.high, 1 / self.low)
 
     def over(self, other: PositiveInterval) -> PositiveInterval:
-        """Return the interval of the ratio to a value with an independent error.
+        """Return the ratio to a different value, with its interval.
 
-        Half widths of logarithms add as squares (Zou and Donner, Statistics in Medicine 27, 2008).
+        The errors of the two values are assumed to be independent, so half widths of logarithms add
+        as squares (Zou and Donner, Statistics in Medicine 27, 2008).
+
+        Args:
+            other: The denominator of the ratio.
         """
         ratio = self.value / other.value
         below = math.hypot(math.log(self.value / self.low), math.log(other.high / other.value))
@@ -49,16 +53,16 @@ class PositiveInterval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A point on one or several equal devices.
+    """A point on one device or on several equal devices, at a price.
 
     Attributes:
-        row: The point.
+        row: The point, as a row of a frame.
         model: The model of the point.
         label: Name of the model.
-        estimate: Time of a step.
+        estimate: Estimated time of a step.
         price: Price of an hour of all devices together; None if unknown.
-        amount: Size of the whole job in units of `unit`; None without a job.
-        verdict: Comparison with the best offer for the same work.
+        amount: Size of the whole job, in units of `unit`; None if no job was given.
+        verdict: Comparison with the best offer for the same work, such as "1.5x the cost".
     """
 
     row: Mapping[Any, Any]
@@ -90,27 +94,30 @@ class Offer:
 
     @property
     def step_unit(self) -> str:
-        """The unit of `seconds`: "step", or "token" in a generation (one token of each example)."""
+        """What the time `seconds` refers to: "step", or in a generation "token".
+
+        In a generation, it is the time in which each example of the batch gets one token.
+        """
         if self.is_generation:
             return "token"
         return "step"
 
     @property
     def units_per_example(self) -> int:
-        """Number of units of throughput that a step processes per example."""
+        """Number of tokens or examples (see `unit`) that a step processes per example."""
         if self.is_generation or self.unit == "example":
             return 1
         return int(vars(self.model)["sequence_length"])
 
     @property
     def work(self) -> tuple[Any, ...]:
-        """Key of the work: the properties that offers must share to be ranked together."""
+        """Key of the work of this offer. Only offers with equal keys are ranked together."""
         keys = {name: value for name, value in self.row.items() if name not in _OFFER_KEYS}
         return tuple(sorted((str(name), str(value)) for name, value in keys.items()))
 
     @property
     def machine(self) -> str:
-        """The device, with the number of devices if there are several."""
+        """Name of the device, with the number of devices if there are several."""
         estimate = self.estimate
         name = estimate.device
         if estimate.change:
@@ -121,7 +128,7 @@ class Offer:
 
     @property
     def seconds(self) -> PositiveInterval | None:
-        """Time of a step, or of a token of each example; None if it is not known."""
+        """Seconds of a step, or in a generation of one token per example; None if unknown."""
         estimate = self.estimate
         if estimate.seconds is None or estimate.low is None or estimate.high is None:
             return None
@@ -129,14 +136,20 @@ class Offer:
 
     @property
     def rate(self) -> PositiveInterval | None:
-        """Units per second, without the time of the prompts of a generation; None if unknown."""
+        """Tokens or examples (see `unit`) per second; None if unknown.
+
+        In a generation, the time to process the prompts is not included.
+        """
         if self.seconds is None:
             return None
         return self.seconds.inverse().times(self.batch * self.units_per_example)
 
     @property
     def seconds_per_unit(self) -> PositiveInterval | None:
-        """Seconds per unit, with the time of the prompts of a generation; None if unknown."""
+        """Seconds per token or example (see `unit`); None if unknown.
+
+        In a generation, the time to process the prompts is included.
+        """
         if self.seconds is None:
             return None
         per_step = self.seconds
@@ -147,21 +160,21 @@ class Offer:
 
     @property
     def cost_per_million(self) -> PositiveInterval | None:
-        """Price of a million units; None without a price or a known time."""
+        """Cost of a million tokens or examples; None if the price or the time is unknown."""
         if self.price is None or self.seconds_per_unit is None:
             return None
         return self.seconds_per_unit.times(_MILLION * self.price / _SECONDS_PER_HOUR)
 
     @property
     def job_seconds(self) -> PositiveInterval | None:
-        """Seconds of the whole job; None without a job or a known time."""
+        """Seconds of the whole job; None if no job was given or the time is unknown."""
         if self.amount is None or self.seconds_per_unit is None:
             return None
         return self.seconds_per_unit.times(self.amount)
 
     @property
     def job_cost(self) -> PositiveInterval | None:
-        """Cost of the whole job; None without a job, a price or a known time."""
+        """Cost of the whole job; None if no job was given, or the price or the time is unknown."""
         if self.price is None or self.job_seconds is None:
             return None
         return self.job_seconds.times(self.price / _SECONDS_PER_HOUR)
@@ -175,9 +188,11 @@ class Offer:
         return estimate.memory_bytes <= estimate.device_memory_bytes
 
     def score(self, *, by_cost: bool) -> PositiveInterval:
-        """Return the cost of a million units or the seconds per unit; lower is better.
+        """Return the value that ranks offers. Lower is better, and the value must be known.
 
-        The value must be known.
+        Args:
+            by_cost: Whether to return the cost of a million tokens or examples, instead of the
+                seconds per token or example.
         """
         score = self.cost_per_million if by_cost else self.seconds_per_unit
         assert score is not None
@@ -190,12 +205,15 @@ class Ranking:
 
     Attributes:
         offers: All offers with their verdicts, in the order of the input.
-        by_cost: Whether cost ranks the offers. This requires prices of all known offers.
+        by_cost: Whether the offers are ranked by cost. This requires a price for every offer with a
+            known time.
         best: The best offer; None if no time is known.
-        runner_up: The best offer of another machine; None if there is no other.
-        ratio: Cost, or time, of the runner-up relative to the best.
-        ahead: Number of settings, such as batch sizes, at which the best machine leads.
-        settings: Number of settings that both machines share.
+        runner_up: The best offer of any machine other than that of `best`; None if there is none.
+        ratio: Cost (or time, if not `by_cost`) of the runner-up / that of the best offer; None
+            without a runner-up.
+        ahead: Number of settings at which the machine of `best` is better than that of `runner_up`.
+            A setting is a batch size, precision and compile mode.
+        settings: Number of settings for which both of these machines have offers.
     """
 
     offers: Sequence[Offer]
@@ -208,12 +226,15 @@ class Ranking:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the 95% interval of the ratio excludes 1."""
+        """Whether the best offer is better than the runner-up with 95% confidence."""
         return self.ratio is not None and self.ratio.low > 1
 
     @property
     def unpriced(self) -> list[str]:
-        """Devices with a known time but no price, if another device has a price."""
+        """Names of the devices without a price, if at least one other device has a price.
+
+        Only devices with a known time are considered.
+        """
         known = [offer for offer in self.offers if offer.seconds is not None]
         if all(offer.price is None for offer in known):
             return []
@@ -221,7 +242,10 @@ class Ranking:
         return list(dict.fromkeys(names))
 
     def efficient(self) -> list[Offer]:
-        """Return the Pareto-optimal offers: none is beaten in both step time and cost."""
+        """Return the offers than which no other offer is both faster and cheaper.
+
+        Only offers with a known step time and cost are considered.
+        """
         known = [offer for offer in self.offers if offer.seconds and offer.cost_per_million]
         return [offer for offer in known if not any(_beats(other, offer) for other in known)]
 
@@ -237,8 +261,11 @@ def _beats(other: Offer, offer: Offer) -> bool:
 def rank_offers(offers: Iterable[Offer]) -> list[Ranking]:
     """Rank the offers for each kind of work.
 
+    Args:
+        offers: Offers for one or several kinds of work.
+
     Returns:
-        A ranking per kind of work, in the order of the offers.
+        A ranking per kind of work, in the order in which the kinds first occur in `offers`.
     """
     rivals: dict[tuple[Any, ...], list[Offer]] = {}
     for offer in offers:

@@ -28,10 +28,11 @@ _PYPERF_UNITS = {"second": "s", "byte": "B", "integer": ""}
 
 
 def read_pyperf(document: Any) -> Reading:
-    """Read `pyperf ... -o FILE`: the values of all worker processes.
+    """Read the JSON file of `pyperf ... -o FILE`: the values of all worker processes.
 
-    Metadata that all benchmarks of a suite share are written once, next to the benchmarks. A run
-    without values only calibrated the number of loops.
+    Args:
+        document: The parsed file. Metadata that all benchmarks share are stored at its top level. A
+            run without values served only to calibrate the number of loops, and is ignored.
     """
     shared = child(document, "metadata")
     for entry in children(document, "benchmarks"):
@@ -57,10 +58,14 @@ def read_pyperf(document: Any) -> Reading:
 
 
 def read_jmh(document: Any) -> Reading:
-    """Read `-rf json` of JMH: one value per measured iteration of each fork.
+    """Read the JSON results of JMH (`-rf json`): one value per measured iteration of each fork.
 
-    A document is the list of results of one run. Mode `thrpt` counts operations per unit of time;
-    the other modes time an operation. Mode `sample` has a histogram instead of values.
+    In mode `thrpt`, values are operations per unit of time. In all other modes, they are times per
+    operation. In mode `sample`, a histogram replaces the values, so the series has only a median, a
+    mean and a count.
+
+    Args:
+        document: A mapping whose key `jmh` holds the list of results in the file.
     """
     entries = children(document, "jmh")
     first: Mapping[str, Any] = {}
@@ -104,7 +109,17 @@ def _jmh_name(entry: Mapping[str, Any]) -> str:
 
 
 def _jmh_unit(unit: str) -> tuple[str, float, Direction]:
-    """Return the canonical unit of a score, the factor to it, and the better direction."""
+    """Convert the unit of a JMH score to a canonical unit.
+
+    Args:
+        unit: The unit in the file, such as "ms/op" or "ops/us".
+
+    Returns:
+        Three values: the canonical unit ("s" for a time per operation, "1/s" for a rate), the
+        number by which a score is multiplied to convert it to that unit, and "lower" or "higher"
+        for the scores that are better. An unknown unit is returned unchanged, with the factor 1.0
+        and "unknown".
+    """
     numerator, _, denominator = unit.partition("/")
     if denominator == "op" and numerator in SECONDS_PER_UNIT:
         return "s", SECONDS_PER_UNIT[numerator], "lower"
@@ -114,7 +129,12 @@ def _jmh_unit(unit: str) -> tuple[str, float, Direction]:
 
 
 def _histogram_count(forks: Any) -> float:
-    """Count the observations in a histogram: [value, count] pairs per iteration of each fork."""
+    """Return the number of observations in the histograms of JMH.
+
+    Args:
+        forks: The JSON value `rawDataHistogram`: for each fork a list of iterations, each of which
+            is a list of [value, count] pairs.
+    """
     pairs = (
         pair for fork in _list(forks) for iteration in _list(fork) for pair in _list(iteration)
     )
@@ -136,9 +156,12 @@ _GO_DIRECTIONS: dict[str, Direction] = {
 
 
 def read_go(document: Any) -> Reading:
-    """Read the text of `go test -bench`: one value per unit and repetition (`-count`).
+    """Read the output of `go test -bench`: one value per unit and repetition (`-count`).
 
     The format is https://go.googlesource.com/proposal/+/master/design/14313-benchmark-format.md.
+
+    Args:
+        document: A mapping whose key `text` holds the output.
     """
     text = _GoText()
     for line in str(child(document).get("text", "")).splitlines():
@@ -205,7 +228,15 @@ class _GoText:
 
 
 def _go_unit(unit: str) -> tuple[str, float]:
-    """Return the canonical unit of a series, and the factor to it."""
+    """Convert a unit of Go's benchmark format to a canonical unit.
+
+    Args:
+        unit: The unit in the file, such as "ns/op".
+
+    Returns:
+        The canonical unit, such as "s", and the number by which a value is multiplied to convert it
+        to that unit. An unknown unit is returned unchanged, with the factor 1.0.
+    """
     if unit == "ns/op":
         return "s", 1e-9
     if unit == "B/op":
@@ -235,11 +266,14 @@ _CRITERION_SECONDS = {
 
 
 def read_criterion(document: Any) -> Reading:
-    """Read results of Criterion.rs and of `cargo bench`.
+    """Read results of Criterion.rs or of `cargo bench`.
 
-    The sources are sample.json and estimates.json below target/criterion, the messages of
-    `cargo criterion --message-format=json`, and the text of `cargo bench`. Times are nanoseconds.
-    The two files do not state the name of the benchmark, which `with_name` adds as `name`.
+    Args:
+        document: Results from one of these sources: a file sample.json or estimates.json below
+            target/criterion; the messages of `cargo criterion --message-format=json`, under the key
+            `criterion`; or the output of `cargo bench`, under the key `text`. The two files contain
+            times in nanoseconds but no name of the benchmark. `with_name` must have added the name
+            under the key `name`.
     """
     name = str(child(document).get("name", "?"))
     if "sampling_mode" in child(document):
@@ -263,11 +297,14 @@ def read_criterion(document: Any) -> Reading:
 
 
 def with_name(document: Any, path: Path) -> Any:
-    """Add the name of the benchmark to the content of a file of Criterion.rs, from its folder.
+    """Return the content of a file of Criterion.rs with the name of the benchmark under `name`.
+
+    Criterion.rs states the name of a benchmark only in the path of its file.
 
     Args:
-        document: Content of the file. Documents of other harnesses are returned unchanged.
-        path: `.../criterion/NAME/new/sample.json`, or `base` instead of `new` for the run before.
+        document: Content of the file. Files of other benchmark tools are returned unchanged.
+        path: Path of the file: `.../criterion/NAME/new/sample.json`, with `base` instead of `new`
+            for the previous run.
     """
     is_sample = "sampling_mode" in child(document)
     if not is_sample and "point_estimate" not in child(document, "std_dev"):
@@ -303,7 +340,15 @@ def _criterion_seconds(text: str) -> float:
 
 
 def _per_iteration(counts: Any, totals: Any) -> list[float]:
-    """Return the time per iteration of each sample."""
+    """Return the mean time of an iteration in each sample.
+
+    Args:
+        counts: Number of iterations of each sample, as a JSON list.
+        totals: Total time of each sample, as a JSON list of the same length.
+
+    Returns:
+        Times in the unit of `totals`. Samples without iterations are omitted.
+    """
     pairs = zip(_list(counts), _list(totals), strict=False)
     numbers = ((finite_number(count), finite_number(total)) for count, total in pairs)
     return [total / count for count, total in numbers if count > 0]

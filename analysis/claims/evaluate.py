@@ -53,15 +53,16 @@ _ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.UNDECIDED, ClaimAnswer.SUPPORT
 
 @dataclass
 class Data:
-    """The runs that claims are evaluated on.
+    """The runs with which claims are evaluated.
 
     Attributes:
-        frame: The runs.
-        read_operations: Function that returns the rows of the operation tables of some runs, with
-            `run_id`. Without it, the shares in the op_share.* columns of the frame are used.
+        frame: One row per run.
+        read_operations: Function that reads the operation tables of the given runs and returns
+            their rows, with the column `run_id`. If it is None or returns no rows, the columns
+            `op_share.*` of the frame provide the shares of operations.
         pool: Whether heterogeneous runs are pooled.
-        used: Ids of the runs that the answers use; filled during the evaluation.
-        pooled: Descriptions of the differences among pooled runs; filled during the evaluation.
+        used: Ids of the runs that were used; the evaluation adds to this set.
+        pooled: How pooled runs differ, one text per set of runs; the evaluation adds to this set.
     """
 
     frame: pd.DataFrame
@@ -87,16 +88,16 @@ class Data:
 
 
 def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> pd.DataFrame:
-    """Return the rows that satisfy every condition.
+    """Return the rows that satisfy every condition, at least one row.
 
     Args:
         frame: The rows.
-        conditions: Conditions by column.
-        noun: Name of a row in messages, such as "run".
+        conditions: Column -> the conditions on its values.
+        noun: Noun for a row in error messages, in the singular, such as "run".
 
     Raises:
-        InsufficientData: If no row satisfies all conditions. The message lists the conditions up to
-            the first condition that leaves no row.
+        InsufficientData: If no row satisfies all conditions, or a column is missing. The message
+            lists the conditions up to the first one that leaves no row.
     """
     rows = frame
     applied = dict[str, tuple[Condition, ...]]()
@@ -115,18 +116,20 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
 
 
 def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
-    """Return the runs of one side, which are the runs that satisfy the conditions.
+    """Return the runs of one side of a comparison: those that satisfy the conditions.
 
-    The runs are added to `data.used`.
+    The ids of the returned runs are added to `data.used`.
 
     Args:
         data: All runs.
-        conditions: Conditions by column.
-        metric: If given, only ok runs that have this metric are returned.
+        conditions: Column -> the conditions on its values.
+        metric: Metric that the returned runs must have, with outcome "ok"; None to return runs of
+            every outcome.
 
     Raises:
         InsufficientData: If no run qualifies.
-        SchemaError: If the runs have several environments or protocols, unless `data.pool` is true.
+        HeterogeneousError: If the runs have several environments or protocols and `data.pool` is
+            false.
     """
     rows = require(data.frame, conditions)
     if metric is not None:
@@ -151,18 +154,19 @@ def paired_points(
     metric: str,
     extra: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Pair the points of two sides, with the columns that `pair` returns.
+    """Return the points that both sides measured, as the table that `pair` returns.
 
-    Failed runs form no pair. They are passed to `pair`, which counts the points that only one side
-    measured.
+    Failed runs form no pair. They are passed to `pair` nevertheless, so that it counts the points
+    that both sides tried but only one side measured.
 
     Args:
         data: All runs.
-        where: Conditions on all runs.
-        a: Further conditions on A.
-        b: Further conditions on B.
-        metric: The metric to compare.
-        extra: Numeric columns to keep that do not identify a point, such as parameters.
+        where: Conditions on the runs of both sides: column -> the conditions on its values.
+        a: Further conditions on the runs of A.
+        b: Further conditions on the runs of B.
+        metric: Column of the metric to compare.
+        extra: Numeric columns to add to the table, such as "parameters". Columns that identify a
+            point are in the table anyway.
 
     Raises:
         InsufficientData: If a side has no runs, or no point was measured on both sides.
@@ -192,15 +196,17 @@ def paired_points(
 def paired_operations(
     data: Data, where: Conditions, a: Conditions, b: Conditions, operations: Conditions, metric: str
 ) -> pd.DataFrame:
-    """Pair the operations of two sides by point and type, with the columns that `pair` returns.
+    """Return the operations that were profiled on both sides, as the table that `pair` returns.
+
+    Operations are paired if they have the same type and belong to the same point.
 
     Args:
         data: All runs.
-        where: Conditions on all runs.
-        a: Further conditions on A.
-        b: Further conditions on B.
-        operations: Conditions on B's operations.
-        metric: The metric to compare.
+        where: Conditions on the runs of both sides: column -> the conditions on its values.
+        a: Further conditions on the runs of A.
+        b: Further conditions on the runs of B.
+        operations: Conditions on the operations of B.
+        metric: Column of the operation tables to compare.
 
     Raises:
         InsufficientData: If a side has no profile, or no operation was profiled on both sides.
@@ -227,20 +233,21 @@ def paired_operations(
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """Result of a check: its answer, with the estimate and the required range.
+    """Result of a check: the answer, the estimate, and the range that the claim requires.
 
     Attributes:
         check: The check.
-        answer: The answer to the check. It is UNDECIDED if the interval includes an end of the
-            bound, and NO_DATA if the data allow no estimate.
+        answer: The answer to the check. It is UNDECIDED if the interval includes an end of `bound`,
+            and NO_DATA if the data allow no estimate.
         quantity: Name of the estimated quantity, such as "median speedup".
-        value: The estimate.
-        low: Low end of its 95% interval.
-        high: High end of its 95% interval.
-        needed: The range that the claim requires, as text.
+        value: The estimate; NaN if the data allow none.
+        low: Lower end of the 95% interval of the estimate; NaN without an estimate.
+        high: Upper end of the 95% interval of the estimate; NaN without an estimate.
+        needed: `bound` as text.
         points: Number of points behind the estimate; 0 without an estimate.
-        missing: The reason if there is no estimate, or if the answer is UNDECIDED.
-        bound: The range that the claim requires.
+        missing: Reason why there is no estimate or why the answer is UNDECIDED; empty for any other
+            answer.
+        bound: The range in which the claim requires the quantity to be.
     """
 
     check: Check
@@ -256,9 +263,11 @@ class CheckFinding:
 
 
 def evaluate(check: Check, data: Data) -> CheckFinding:
-    """Return the finding of a check.
+    """Evaluate a check with the given runs.
 
-    If the data do not allow an estimate, the answer is NO_DATA and `missing` is the reason.
+    Returns:
+        The finding. If the data do not allow an estimate, its answer is NO_DATA, and `missing`
+        states the reason.
     """
     try:
         return _EVALUATORS[check.kind](check, data)
@@ -280,13 +289,14 @@ def _finding(
     Args:
         check: The check.
         quantity: Name of the estimated quantity.
-        estimates: One estimate, or several that must all lie within the bound. The finding shows
-            the least favorable one.
+        estimates: One estimate, or several that must all lie within the bound. The finding reports
+            the least favorable estimate.
         points: Number of points behind the estimates.
-        bound: The required range; None for the bound of the check.
-        needed: The required range as text; by default it describes the bound.
-        remedy: Function that states which data would decide an undecided estimate. Its arguments
-            are the least favorable estimate and the bound.
+        bound: The range that the claim requires; None for the range of the check.
+        needed: The required range as text; empty for a description of `bound`.
+        remedy: Function that returns, as text, which data would decide an undecided check. Its
+            arguments are the least favorable estimate and the bound. If it is None, the finding
+            states no remedy.
     """
     bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
@@ -364,7 +374,12 @@ def _ranking(check: Check, data: Data) -> CheckFinding:
 
 
 def _sides(check: Check, data: Data) -> list[pd.DataFrame]:
-    """Return the measured runs of A and of B; all measured runs if a check has no sides."""
+    """Return the ok runs of A and those of B, or all ok runs if the check compares no sides.
+
+    Args:
+        check: The check, with conditions and a metric that the runs must have.
+        data: All runs.
+    """
     if not check.a:
         return [side(data, check.where, check.metric)]
     return [side(data, {**check.where, **each}, check.metric) for each in (check.a, check.b)]
@@ -390,13 +405,16 @@ def _compare(check: Check, data: Data) -> CheckFinding:
 
 
 def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) -> CheckFinding:
-    """Add bounds to a finding that cover the points that only one side measured.
+    """Add to a finding the range that its quantity could have if no point were missing.
+
+    A point is missing if both sides tried it but only one side measured it. The range is added to
+    the name of the quantity; the interval stays as it is.
 
     Args:
-        finding: A finding over pairs.
-        missing: Number of points that both sides tried but only one measured.
-        low: Lowest possible value of the quantity over the pairs and these points.
-        high: Highest possible value over the pairs and these points.
+        finding: A finding over the points that both sides measured.
+        missing: Number of missing points. If it is 0, the finding is returned unchanged.
+        low: Lowest possible value of the quantity over all points.
+        high: Highest possible value of the quantity over all points.
     """
     if not missing:
         return finding
@@ -450,7 +468,14 @@ def _decide_quantile(
 
 
 def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Conditions]]:
-    """Return the conditions of each version and of the previous version: (new, old) pairs.
+    """Return, for each version but the oldest, the conditions that select it and its predecessor.
+
+    Args:
+        check: The check, whose attribute `successive` is the column of the version.
+        data: All runs.
+
+    Returns:
+        Pairs of conditions: those of the newer version, then those of the older version.
 
     Raises:
         InsufficientData: If the runs record fewer than two versions.
@@ -473,7 +498,15 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
 def _ratio_of_quantiles(
     check: Check, data: Data, side_pairs: Sequence[tuple[Conditions, Conditions]]
 ) -> CheckFinding:
-    """Return the finding on A's quantile divided by B's; the sides may have different points."""
+    """Return the finding on a quantile of the metric on A divided by the same quantile on B.
+
+    The points of the two sides may differ.
+
+    Args:
+        check: The check, with the metric and the quantile.
+        data: All runs.
+        side_pairs: Pairs of the conditions of A and of B. Each pair gives an estimate.
+    """
     estimates = []
     counts = []
     for a, b in side_pairs:
@@ -489,10 +522,14 @@ def _ratio_of_quantiles(
 
 
 def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
-    """Return the variance that processes add to the logarithm of a quantile over points.
+    """Return the variance of the logarithm of a quantile over points due to differing processes.
 
-    The result is the variance of a single point. This is an upper bound, since the points near a
-    quantile average their noise. It is 0 for a metric that is not a speed.
+    The result is the variance of a single point. This is an upper bound for a quantile, which
+    averages the noise of the points near it. The variance is 0 for a metric that is not a speed.
+
+    Args:
+        runs: The runs.
+        metric: The metric whose quantile is estimated.
     """
     if not is_speed(metric):
         return Component(0.0, math.inf)
@@ -504,13 +541,12 @@ def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
 
 
 def _estimate_around(value: float, parts: Sequence[Component]) -> Estimate:
-    """Return a number with its 95% interval.
-
-    A number that is not positive is returned as exact, since it has no logarithm.
+    """Return an estimate: a given number with its 95% interval.
 
     Args:
-        value: The number.
-        parts: Independent variances of its logarithm.
+        value: The number. If it is zero, negative or NaN, it has no logarithm and is returned
+            without uncertainty.
+        parts: Independent parts of the variance of the logarithm of the number.
     """
     nonzero = [part for part in parts if part.variance > 0]
     if not nonzero or not value > 0:
@@ -625,7 +661,12 @@ _EVALUATORS: dict[str, Callable[[Check, Data], CheckFinding]] = {
 
 
 def _point_keys(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
-    """Return the values of the key columns as a tuple of texts per row."""
+    """Return the key of the point in each row: a tuple with the text of every key column.
+
+    Args:
+        rows: The runs.
+        keys: Columns that identify a point. Missing values become empty texts.
+    """
     texts = rows[keys].astype("string").fillna("").itertuples(index=False, name=None)
     return pd.Series(list(texts), index=rows.index, dtype="object")
 
@@ -633,11 +674,20 @@ def _point_keys(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
 def _regression_rows(
     check: Check, data: Data, columns: Sequence[str]
 ) -> tuple[pd.DataFrame, MeasurementTimes | None]:
-    """Return the points of a regression and their measurement times.
+    """Return the points of a regression and the times at which they were measured.
 
-    The points have the column `response`: the metric or, if the check has sides, the speedup of A
-    over B. A speedup has no measurement times (None), since time effects cancel if both sides were
-    measured together.
+    Args:
+        check: The check. If it has sides, the response of the regression is the speedup of A over
+            B; otherwise it is the metric.
+        data: All runs.
+        columns: Columns in which every point must have a value.
+
+    Returns:
+        The points, with the additional column `response`, and their measurement times. The times
+        are None for speedups, in which effects of time cancel if both sides were measured together.
+
+    Raises:
+        InsufficientData: If no run has the metric or one of the columns.
     """
     when = None
     if check.a:
@@ -661,15 +711,16 @@ def _regression_rows(
 def _regress_on(
     rows: pd.DataFrame, when: MeasurementTimes | None, columns: Sequence[str]
 ) -> Regression:
-    """Regress the ranks of the response on the ranks of the terms.
+    """Regress the ranks of the response on the ranks of hyperparameters and settings.
 
     Args:
-        rows: The points.
-        when: Their measurement times.
+        rows: The points, with the column `response`.
+        when: Times at which the points were measured; None for speedups.
         columns: Columns whose weights the check needs.
 
     Raises:
-        InsufficientData: If a column has no weight because it is text, constant, or collinear.
+        InsufficientData: If one of the columns has no weight because it contains text, is constant,
+            or is collinear with other columns.
     """
     design = _rank_design(rows, columns)
     texts = [name for name in columns if name not in design]
@@ -692,7 +743,13 @@ def _regress_on(
 def _regress_ranks(
     rows: pd.DataFrame, when: MeasurementTimes | None, design: pd.DataFrame
 ) -> Regression:
-    """Regress the ranks of the response on a design, with the method of `sensitivity`."""
+    """Regress the ranks of the response on the terms of a design, as `sensitivity` does.
+
+    Args:
+        rows: The points, with the column `response`.
+        when: Times at which the points were measured; None for speedups.
+        design: The terms of the regression: a row per point, a column per term.
+    """
     values = rows["response"].to_numpy(dtype="float64")
     levels = shared_levels(rows)
     return regress(
@@ -707,20 +764,25 @@ def _regress_ranks(
 
 
 def _weight(regression: Regression, term: str, factor: float = 1.0) -> Estimate:
-    """Return the weight of a term, multiplied by a factor."""
+    """Return the weight of a term, with its interval, multiplied by a factor."""
     row = regression.weights.loc[[term], ["weight", "low", "high"]].to_numpy(dtype="float64")
     value, low, high = (factor * row[0]).tolist()
     return Estimate(value, low, high)
 
 
 def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the terms of the regression, as ranks.
+    """Return the ranks of the columns that are the terms of a regression.
 
     The terms are the given columns, and the hyperparameters and settings that vary. With ranks, a
     weight does not change under monotone transformations of a term or the response (Iman and
-    Conover, Technometrics 21, 1979). A column that is not a hyperparameter, such as parameters,
-    depends on all hyperparameters. If such a column is given, batch_size is the only hyperparameter
-    that is added.
+    Conover, Technometrics 21, 1979).
+
+    A column that is not a hyperparameter, such as `parameters`, depends on all hyperparameters of
+    the model. If such a column is given, `batch_size` is the only hyperparameter that is added.
+
+    Args:
+        rows: The points.
+        columns: Columns whose weights the check needs.
     """
     names = [str(name) for name in rows]
     others = [name for name in names if name == "batch_size" or name.startswith("model.")]
@@ -743,8 +805,9 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 class ClaimVerdict:
     """A claim with the findings of its checks.
 
-    The claim is refuted if any check is refuted. It is supported if all checks with data are
-    supported. Without data it has no answer. Otherwise it is undecided.
+    The claim is refuted if any check is refuted. It is supported if there are checks with data and
+    all of them are supported. It has no answer if no check has data. In all other cases, it is
+    undecided.
     """
 
     claim: StatedClaim
@@ -752,7 +815,7 @@ class ClaimVerdict:
 
     @property
     def answer(self) -> ClaimAnswer:
-        """The answer of the checks that have data."""
+        """The answer to the claim, from the checks that have data."""
         answers = {finding.answer for finding in self.findings if finding.points}
         for answer in _ANSWER_ORDER:
             if answer in answers:
@@ -790,7 +853,11 @@ def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]
 
 
 def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
-    """Return a row per check: both answers, the estimate with interval, and the missing data."""
+    """Return a table with a row per check of each claim.
+
+    A row has the answers to the claim and to the check, the estimate with its interval, and the
+    reason if data are missing.
+    """
     columns = [
         "claim",
         "claim_answer",
@@ -825,7 +892,7 @@ def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
 
 
 def summary(verdicts: Sequence[ClaimVerdict]) -> str:
-    """Count the claims by answer in a sentence; for a single claim, name its answer."""
+    """Return a sentence that counts the claims by answer, or names the answer of a single claim."""
     if not verdicts:
         return "No claim has data in these runs."
     if len(verdicts) == 1:
@@ -840,7 +907,7 @@ def summary(verdicts: Sequence[ClaimVerdict]) -> str:
 
 
 def sentences(verdict: ClaimVerdict) -> list[str]:
-    """Describe the finding of each check with data, and why the other checks have no data."""
+    """Return a sentence on each check with data, and one on each reason for missing data."""
     lines = [_describe(finding) for finding in verdict.findings if finding.points]
     missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
     for reason, count in missing.items():

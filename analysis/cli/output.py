@@ -116,18 +116,20 @@ def emit_result(
     output: FigureOutput,
     command_line: Sequence[str],
 ) -> None:
-    """Print the result of an analysis, and write the requested files and runs.
+    """Print the result of an analysis, and write the requested files.
+
+    With --log, the result is also stored as a run.
 
     Args:
         command: Name of the command.
         result: The result.
-        frame: The runs that the result is based on.
-        selection: The options that chose these runs.
-        output: The requested outputs.
-        command_line: The command line, for the logged run.
+        frame: The runs from which the result was computed.
+        selection: The options that selected these runs.
+        output: The options that request outputs.
+        command_line: The words of the command line, which are recorded with --log.
 
     Raises:
-        ConfigError: If an output cannot be written or drawn. Nothing is printed then.
+        ConfigError: If an output cannot be written or drawn. Nothing is printed in that case.
     """
     if output.csv == "-" and output.json == "-":
         problem = "--csv already writes to standard output"
@@ -178,7 +180,10 @@ def _figure_files(result: Result, output: FigureOutput) -> list[Path]:
 
 
 def _print_requested(result: Result, output: FigureOutput) -> None:
-    """Print CSV or JSON if its option is "-", else the text and the table."""
+    """Print the result in the requested form.
+
+    It is CSV if --csv is "-", JSON if --json is "-", else text with a table.
+    """
     if output.csv == "-":
         _print_csv(result.table)
         if result.set_aside is not None:
@@ -190,14 +195,29 @@ def _print_requested(result: Result, output: FigureOutput) -> None:
 
 
 def _file_of(path: str | None, option: str) -> Path | None:
-    """Return the file that an option names; None if it names none or standard output."""
+    """Return the file that an output option names, after a check that its folder exists.
+
+    Args:
+        path: Value of the option; None if the option is absent, "-" for standard output.
+        option: Name of the option, for error messages.
+
+    Returns:
+        The file; None if the option is absent or names standard output.
+
+    Raises:
+        ConfigError: If the path is a folder, or its folder does not exist.
+    """
     if path is None or path == "-":
         return None
     return _check_writable(path, option)
 
 
 def _check_writable(path: str, option: str) -> Path:
-    """Check that a path names a file in an existing folder, and return it.
+    """Return the path of an output file, after a check that its folder exists.
+
+    Args:
+        path: The path that the user gave.
+        option: Name of the option with this path, for error messages.
 
     Raises:
         ConfigError: If the path is a folder, or its folder does not exist.
@@ -214,11 +234,11 @@ def _check_writable(path: str, option: str) -> Path:
 
 
 def check_file(path: str, option: str, *, suffixes: Sequence[str], kind: str) -> Path:
-    """Check the folder and the suffix of an output file, and return its path.
+    """Return the path of an output file, after a check of its folder and its suffix.
 
     Args:
         path: The path that the user gave.
-        option: Option that an error message names.
+        option: Name of the option with this path, for error messages.
         suffixes: Allowed suffixes in lower case, such as ".html".
         kind: Description of the allowed files for the error message, such as "a .html file".
 
@@ -240,10 +260,18 @@ def _log_result(
     selection: Selection,
     command_line: Sequence[str],
 ) -> str:
-    """Store a result as a run, and return the id of the run.
+    """Store a result as a run, and return the id of this run.
 
-    The artifact sources.json lists all source runs. The tag `sources` lists them, too, if they fit.
-    The tag `source_sweeps` lists their sweeps.
+    The source runs, from which the result was computed, are listed in the artifact sources.json. If
+    the list is short enough, the tag `sources` contains it too. The tag `source_sweeps` lists the
+    sweeps of the source runs.
+
+    Args:
+        name: Name of the analysis.
+        result: The result.
+        frame: The runs from which the result was computed.
+        selection: The options that selected these runs, including the store.
+        command_line: The words of the command line, for the tag `command_line`.
     """
     from analysis.store.write import log_run, open_experiment, writing
     from paradnn.store.address import address_of
@@ -268,7 +296,16 @@ def _log_result(
 def _result_tags(
     name: str, result: Result, frame: pd.DataFrame, command_line: Sequence[str]
 ) -> dict[str, str]:
-    """Return the tags of the run of a result, cut to the length that a server accepts."""
+    """Return the tags of the run that stores a result: name -> value.
+
+    Values are cut to the length that every MLflow server accepts.
+
+    Args:
+        name: Name of the analysis.
+        result: The result.
+        frame: The runs from which the result was computed.
+        command_line: The words of the command line. Secrets in it are removed.
+    """
     from paradnn.core.words import without_secrets
     from paradnn.store.runs import SCHEMA_VERSION
 
@@ -318,11 +355,11 @@ def _write_artifacts(result: Result, folder: Path) -> None:
 
 
 def print_result(result: Result, *, everything: bool = False) -> None:
-    """Print the answer of a result, the lines that qualify it, and its table or maps.
+    """Print a result: its answer, remarks on the answer, and its table or maps.
 
     Args:
         result: The result.
-        everything: Whether to print all lines, rows and columns.
+        everything: Whether to print all remarks, rows and columns, instead of a selection.
     """
     if everything:
         console = unlimited_output()

@@ -48,7 +48,14 @@ _COMMON_TAGS = {"schema_version": SCHEMA_VERSION, "source": "published"}
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the defect of a file as one line, given the exception of its reader."""
+    """Return a one-line description of the exception that reading a file raised.
+
+    The description is shortened to `_MAX_REASON_LENGTH` characters. It is the name of the exception
+    class if the exception has no message.
+
+    Args:
+        error: The exception.
+    """
     text = " ".join(str(error).split())
     if isinstance(error, KeyError):
         text = f"has no {text}"
@@ -56,10 +63,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file, without a byte order mark.
+    """Return the text of a UTF-8 file, without a byte order mark.
 
     Raises:
-        ValueError: If the file is too large.
+        ValueError: If the file is larger than `MAX_FILE_BYTES`, or is not UTF-8.
     """
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
@@ -68,27 +75,27 @@ def read_text(path: Path) -> str:
 
 
 def digest(*parts: str) -> str:
-    """Return an id for a published entry, which is the same on every machine.
+    """Return an id for a published measurement: 16 hexadecimal digits, the same on every machine.
 
     Args:
-        *parts: Texts that identify the entry.
+        *parts: Texts that together identify the measurement.
     """
     return hashlib.sha256(json.dumps(["published", *parts]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One published measurement, with the values of the run to log.
+    """One published measurement, with the values that are logged as a run.
 
     Attributes:
-        point_id: Id of the entry (`digest`), which is the same in every import.
+        point_id: Id of the measurement from `digest`, which is the same in every import.
         name: Name of the run.
         params: Params of the run.
         tags: Tags of the run.
         metrics: Metrics of the run.
-        outcome: Outcome of the run.
-        reason: Reason of an outcome other than "ok".
-        tables: Columns and rows of each table, by its file name.
+        outcome: Outcome of the run, such as "ok".
+        reason: Reason of an outcome other than "ok"; empty for "ok".
+        tables: File name of each table -> its columns and rows.
     """
 
     point_id: str
@@ -102,14 +109,14 @@ class PublishedRun:
 
 
 class Publication(NamedTuple):
-    """Runs that were published together.
+    """Measurements that were published together and share a parent run.
 
     Attributes:
-        name: Name of their parent run.
+        name: Name of the parent run.
         about: Description of the parent run.
-        published_ms: Time of publication in Unix milliseconds. It is used as the time of the
-            measurements, which is unknown.
-        runs: The runs.
+        published_ms: Time of publication in Unix milliseconds. It replaces the times of the
+            measurements, which are unknown.
+        runs: The measurements, each logged as a child of the parent run.
     """
 
     name: str

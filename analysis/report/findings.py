@@ -162,7 +162,14 @@ def _ask(
     *,
     name_systems: bool,
 ) -> Iterator[KeyFinding]:
-    """Yield the answers to a question about each population, as findings on a topic."""
+    """Yield what a function states about each population, as findings on a topic.
+
+    Args:
+        topic: The topic, one of `TOPICS`.
+        question: Function that yields sentences on a population, each with a command.
+        reports: The populations with their sections.
+        name_systems: Whether each finding starts with the name of the system.
+    """
     for report in reports:
         population = report.population
         for sentence, command in question(population):
@@ -171,7 +178,12 @@ def _ask(
 
 
 def _prefix(population: Population, *, name_systems: bool) -> str:
-    """Return the name of the system at the beginning of a sentence; empty for a single system."""
+    """Return the text that precedes a finding: the name of the system and a colon, or nothing.
+
+    Args:
+        population: The population.
+        name_systems: Whether findings name the system, which they do if there are several.
+    """
     if name_systems:
         return f"{population.name}: "
     return ""
@@ -195,7 +207,7 @@ def _comparison_findings(
 
 
 def _costs(population: Population) -> Answers:
-    """Yield the range of costs of each kind of work."""
+    """Yield a sentence with the range of costs, for each cost metric and mode of the runs."""
     is_model = ~population.rows["family"].isin(message_families())
     rows = select_rows(population.rows, is_ok(population.rows) & is_model)
     currency = population.value("price_currency") or ""
@@ -218,7 +230,13 @@ def _costs(population: Population) -> Answers:
 
 
 def _cost_range(rows: pd.DataFrame, metric: str, currency: str) -> str:
-    """Return the lowest and the highest cost with their models, as text."""
+    """Return the lowest and the highest cost as text, each with the model that it belongs to.
+
+    Args:
+        rows: Runs that have the metric.
+        metric: The cost metric.
+        currency: Currency of the costs.
+    """
     values = rows[metric].astype("float64")
     extremes = list(dict.fromkeys((values.idxmin(), values.idxmax())))
     texts = [
@@ -231,7 +249,7 @@ def _cost_range(rows: pd.DataFrame, metric: str, currency: str) -> str:
 
 
 def _fastest(population: Population) -> Answers:
-    """Yield the points with the highest throughput and with the highest FLOP rate."""
+    """Yield a sentence on the highest throughput, and one on the highest FLOP rate."""
     points = population.points
     if points.empty:
         return
@@ -285,11 +303,11 @@ def _name_with_mode(row: dict[Any, Any]) -> str:
 
 
 def _describe_rank(points: pd.DataFrame, low: float) -> str:
-    """Return whether other points may be as fast as the fastest, as text.
+    """Return the number of points, and how many of them may be as fast as the fastest, as text.
 
     Args:
         points: The points.
-        low: Lower end of the interval of the fastest point; NaN if unknown.
+        low: Lower end of the interval of the throughput of the fastest point; NaN if unknown.
     """
     text = ""
     if len(points) > 1:
@@ -304,9 +322,10 @@ def _describe_rank(points: pd.DataFrame, low: float) -> str:
 
 
 def _distance_to_roof(population: Population) -> Answers:
-    """Yield that neither arithmetic nor memory is the limit, if most points are far below the roof.
+    """Yield a sentence if neither arithmetic nor memory limits most points.
 
-    "Far" means below `_FAR_FROM_ROOF`.
+    This is so if the median point reaches less than `_FAR_FROM_ROOF` of the rate that the measured
+    hardware peaks allow (the roof).
     """
     points = population.points
     shares = points.get("roofline_fraction", pd.Series(dtype=float)).astype("float64")
@@ -329,7 +348,12 @@ def _distance_to_roof(population: Population) -> Answers:
 def _section_headlines(
     reports: Sequence[PopulationReport], *, name_systems: bool
 ) -> Iterator[KeyFinding]:
-    """Yield the headlines of the sections, with the names of the systems if there are several."""
+    """Yield the headlines of the sections of all populations, as findings.
+
+    Args:
+        reports: The populations with their sections.
+        name_systems: Whether each finding starts with the name of the system.
+    """
     counts: Counter[str] = Counter()
     for report in reports:
         population = report.population
@@ -347,10 +371,10 @@ def _section_headlines(
 
 
 def _next_change(population: Population) -> Answers:
-    """Yield the setting with the largest gain, and the next sweep to measure.
+    """Yield the setting that raised the throughput most, and a command for the next sweep.
 
-    If the largest value of that setting was the fastest, the sweep has larger values. If no setting
-    gained anything, it varies another setting.
+    If the largest batch size was the fastest, the next sweep has larger batch sizes. If no setting
+    raised the throughput, the next sweep varies a setting that was not varied.
     """
     points = population.points
     if population.is_published or points.empty:
@@ -371,9 +395,14 @@ def _next_change(population: Population) -> Answers:
 
 
 def _propose_setting(population: Population, column: str, pairs: pd.DataFrame) -> tuple[str, str]:
-    """Return the gain of a setting as a sentence, and a command.
+    """Return a sentence on the gain by a setting, and a command that measures further values.
 
-    If the largest batch size was the fastest, the command measures larger ones; else it is empty.
+    The command is empty, except if the setting is the batch size and the largest was the fastest.
+
+    Args:
+        population: The population.
+        column: The setting.
+        pairs: The table that `_compare_setting` returns for the setting.
     """
     points = population.points
     sentence = _describe_gain(column, pairs)
@@ -388,11 +417,14 @@ def _propose_setting(population: Population, column: str, pairs: pd.DataFrame) -
 
 
 def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[str, str]:
-    """Propose a setting that was not varied, for the model that is farthest from its roof.
+    """Return a sentence that proposes a setting to vary, and a command for this sweep.
+
+    The command measures the model that is farthest from its roof, or the slowest model if no roof
+    is known.
 
     Args:
         population: The population.
-        was_varied: Whether some setting was varied, without a gain.
+        was_varied: Whether any setting was varied, without a gain in throughput.
     """
     points = population.points
     column = "examples_per_second"
@@ -416,17 +448,18 @@ def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[st
 
 
 def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) -> pd.DataFrame:
-    """Compare the values of a setting among points that differ only in this setting.
+    """Compare the values of a setting at points that differ only in this setting.
 
     Args:
         points: The points.
         column: The setting.
-        baseline: Baseline value; None for the smallest one.
+        baseline: Value with which the fastest value is compared; None for the smallest value.
 
     Returns:
-        A row per group of such points: best (the fastest value), reference (the baseline, or a
-        different value if the baseline was not measured), gain (throughput of best / throughput of
-        reference), and unsure (whether the intervals of both throughputs overlap).
+        A row per group of points that differ only in the setting. Columns: `best` (the fastest
+        value), `reference` (the baseline, or a different value if the group lacks the baseline),
+        `gain` (throughput of `best` / throughput of `reference`), and `unsure` (whether the
+        intervals of these two throughputs overlap).
     """
     if column not in points or points[column].nunique() < 2:
         return points.head(0)
@@ -468,10 +501,14 @@ def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) ->
 
 
 def _describe_gain(column: str, pairs: pd.DataFrame) -> str:
-    """Return the gain of the fastest value of a column, as a sentence without a full stop.
+    """Return the gain by the fastest values of a setting, as a sentence without a full stop.
 
     An example is "Batch size 512 instead of 64: 1.4 to 5.2 times the throughput on each of the 3
     models measured with both".
+
+    Args:
+        column: The setting.
+        pairs: The table that `_compare_setting` returns for the setting.
     """
     gained = pairs[pairs["gain"] > 1]
     name = label(column)
@@ -512,15 +549,15 @@ def _larger_batches(batch_size: Any) -> str:
 
 
 def _train_command(population: Population, rows: pd.DataFrame, override: str) -> str:
-    """Return the command that sweeps the models of some rows with an overridden setting.
+    """Return the command that measures the models of some rows with further values of a setting.
 
     Args:
-        population: The population, whose platform and protocol the sweep shares.
+        population: The population, whose platform and timing protocol the command repeats.
         rows: Rows of one family.
-        override: Override of the setting.
+        override: The setting and its values, such as "batch_size=128,256".
 
     Returns:
-        The command; empty if this version does not know the family.
+        The command; empty if this version of ParaDnn does not know the family.
     """
     family = str(rows["family"].iloc[0])
     if family not in FAMILIES:
@@ -542,9 +579,10 @@ def _train_command(population: Population, rows: pd.DataFrame, override: str) ->
 
 
 def _memory_limit(population: Population) -> Answers:
-    """Yield the smallest point that did not fit into memory and the largest that ran, by family.
+    """Yield a sentence on the points that did not fit into memory.
 
-    If every point fit, yield the largest memory that a point used.
+    For each family with such points, it names the smallest of them and the largest point that ran.
+    If every point fit, the sentence states the largest memory that a point used.
     """
     rows = population.rows
     ok = is_ok(rows)
@@ -568,9 +606,10 @@ def _memory_limit(population: Population) -> Answers:
 
 
 def _relative_size(rows: pd.DataFrame) -> pd.Series:
-    """Return batch size times parameters of each run.
+    """Return the size of each run, to order runs by their need of memory: batch size x parameters.
 
-    A failed run may not have recorded its parameters; they are then computed.
+    If a run did not record its number of parameters, as failed runs may not, the number is
+    computed.
     """
     recorded = rows.get("parameters", pd.Series(np.nan, rows.index)).astype("float64")
     analytic = step_inputs.analytic_costs(rows[recorded.isna()])["parameters"]
@@ -579,7 +618,7 @@ def _relative_size(rows: pd.DataFrame) -> pd.Series:
 
 
 def _trust(population: Population) -> Answers:
-    """Yield how many measured points are doubtful, how wide their intervals are, and a remedy."""
+    """Yield how reliable the measurements are: the doubtful points, the intervals, and a remedy."""
     rows = select_rows(population.rows, is_ok(population.rows))
     if rows.empty:
         return
@@ -614,7 +653,7 @@ def _trust(population: Population) -> Answers:
 
 
 def _doubts(rows: pd.DataFrame) -> list[str]:
-    """Return the number of doubtful runs per reason, such as "3 not steady"."""
+    """Return the number of doubtful runs for each reason that occurs, such as "3 not steady"."""
     failed_checks = 0
     if "checks" in rows:
         failed_checks = int(rows["checks"].str.startswith("failed").sum())
@@ -637,7 +676,7 @@ def _describe_doubts(rows: pd.DataFrame, doubts: Sequence[str]) -> str:
 
 
 def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
-    """Yield the widths of the points' intervals, and the number of points without one."""
+    """Yield sentences on the widths of the intervals, and on points without an interval."""
     half_widths = pd.Series(dtype=float)
     if "examples_per_second_low" in points:
         width = points["examples_per_second_high"] - points["examples_per_second_low"]
@@ -657,7 +696,13 @@ def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
 
 
 def _count_flagged(rows: pd.DataFrame, column: str, *, value: bool) -> int:
-    """Return the number of rows in which a boolean column has a value."""
+    """Return the number of rows in which a boolean column has a given value.
+
+    Args:
+        rows: The rows.
+        column: The column.
+        value: The value to count.
+    """
     if column not in rows:
         return 0
     return int((rows[column].astype("boolean") == value).fillna(False).sum())

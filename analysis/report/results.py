@@ -53,8 +53,8 @@ class Cell(NamedTuple):
 
     Attributes:
         words: Content of the cell, shown to the reader.
-        exact: Number to sort by; None for a text.
-        is_run: Whether the cell is the id of a run.
+        exact: Number by which the column is sorted; None if the cell contains text.
+        is_run: Whether the content is the id of a run.
     """
 
     words: Any
@@ -94,20 +94,21 @@ class PageTable(NamedTuple):
 def frame_table(
     frame: pd.DataFrame, caption: str, export_command: str = "", cap: int = _MAX_ROWS
 ) -> PageTable | None:
-    """Make a table of a frame.
+    """Make a table of the page from a frame.
 
-    Columns with the same value in every row move into the note; empty columns are omitted. Both
-    ends of an interval share a column, which is omitted if every interval is empty or equal to its
-    value.
+    Columns with the same value in every row move into the note. Empty columns are omitted. The two
+    ends of an interval share a column. This column is omitted if every interval is empty or
+    consists of its value only.
 
     Args:
         frame: The frame.
         caption: Caption of the table.
-        export_command: Command that writes all rows.
+        export_command: Command that writes all rows, for the note of a shortened table; empty if
+            there is none.
         cap: Largest number of rows of the table.
 
     Returns:
-        The table; None for an empty frame.
+        The table; None if the frame has no rows.
     """
     if frame.empty:
         return None
@@ -145,7 +146,10 @@ def _constant_columns(frame: pd.DataFrame) -> list[Any]:
 
 
 def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
-    """Yield heading and cells of each column; both ends of an interval form one column."""
+    """Yield the heading and the cells of each column of a table.
+
+    The two ends of an interval form one column.
+    """
     names = [str(name) for name in frame.columns]
     intervals = interval_ends(names)
     highs = {ends.high for ends in intervals.values()}
@@ -164,7 +168,16 @@ def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
 
 
 def _interval_cells(low: pd.Series, high: pd.Series, values: pd.Series | None) -> list[Cell] | None:
-    """Return the cells of intervals; None if every interval is missing or equal to its value."""
+    """Return a cell for each interval.
+
+    Args:
+        low: Lower ends of the intervals.
+        high: Upper ends of the intervals.
+        values: The values that the intervals belong to; None if the table has no such column.
+
+    Returns:
+        The cells; None if every interval is missing or consists of its value only.
+    """
     is_empty = low.isna() | high.isna()
     if values is not None:
         is_empty |= (values.eq(low) & values.eq(high)).fillna(False)
@@ -192,7 +205,10 @@ def _value_cells(values: pd.Series) -> list[Cell]:
 
 
 def _as_texts(values: pd.Series) -> list[str]:
-    """Return the values of a column as texts, floating-point numbers with four digits."""
+    """Return the values of a column as texts, with "-" for missing values.
+
+    Floating-point numbers have four significant digits.
+    """
     is_float = pd.api.types.is_float_dtype(values)
     texts = []
     for value in values:
@@ -206,7 +222,12 @@ def _as_texts(values: pd.Series) -> list[str]:
 
 
 def _number(row: Row, name: str) -> float:
-    """Return a metric of a row; NaN if the row has no value."""
+    """Return a number from a row of a frame; NaN if the row lacks the column or its value.
+
+    Args:
+        row: The row.
+        name: The column.
+    """
     if is_known(row.get(name)):
         return float(row[name])
     return math.nan
@@ -218,8 +239,11 @@ def results(
     """Return the table of measured points, and sentences on points that were not measured.
 
     Args:
-        populations: The populations.
+        populations: The populations: sets of runs of one system each.
         export_command: Command that writes every run.
+
+    Returns:
+        The table, or None if no point was measured; and the sentences.
     """
     sentences = []
     for population in populations:
@@ -249,7 +273,7 @@ def _describe_outcome(name: str) -> str:
 
 
 def _results_frame(population: Population) -> pd.DataFrame:
-    """Return the points of a system as rows of the table of results."""
+    """Return a row per point of a system, with the columns of the table of measured points."""
     points = population.points
 
     def column(name: str) -> pd.Series:
@@ -292,7 +316,11 @@ def _results_frame(population: Population) -> pd.DataFrame:
 
 
 def _describe_quality(values: Row) -> str:
-    """Return how reliable the measurement of a point is, such as "steady, 3 processes"."""
+    """Return how reliable the measurement of a point is, such as "steady, 3 processes".
+
+    Args:
+        values: Values of the point in the columns `_QUALITY_COLUMNS`.
+    """
     steady = _number(values, "steady")
     processes = _number(values, "processes")
     replicates = _number(values, "replicates")
@@ -343,9 +371,10 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
 
 
 def _evenly_spaced_names(values: Any) -> list[Any]:
-    """Return the names that most systems have, or evenly spaced ones of them if there are many.
+    """Return at most `_MAX_CHART_MODELS` names of points for the chart.
 
-    The result has at most `_MAX_CHART_MODELS` names.
+    They are chosen from the names that the largest number of systems have, at evenly spaced
+    positions if there are too many.
 
     Args:
         values: Throughputs grouped by the name of the point.
@@ -385,14 +414,18 @@ def _chart_caption(groups: Mapping[str, pd.DataFrame], count: int) -> str:
 
 
 def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.DataFrame:
-    """Return the throughput of points: columns value, low and high, indexed by name.
+    """Return the throughput of points by name, with its interval.
 
     If points share a name, only the fastest is included. Generations count as separate models,
     since their throughput is in tokens.
 
     Args:
         points: The points.
-        every_setting: Whether to keep every setting of a model, or only its fastest one.
+        every_setting: Whether to keep every setting of a model. Otherwise, only the fastest point
+            of each model is kept.
+
+    Returns:
+        Columns `value`, `low` and `high`, indexed by name.
     """
     metric = "examples_per_second"
     size_names = [
@@ -415,9 +448,15 @@ def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.Data
 
 
 def systems(populations: Sequence[Population], store: str | None) -> list[tuple[str, list[str]]]:
-    """Return the properties of systems: pairs of a name and the values of all populations.
+    """Return the properties of the measured systems, such as processor and software.
 
-    Properties that are unknown for all systems are omitted.
+    Args:
+        populations: The populations, one per system.
+        store: Address of the store of runs that do not record a store; None for the default store.
+
+    Returns:
+        For each property, its name and its value on each system, as text. Properties that are
+        unknown for all systems are omitted.
     """
     descriptions = [_describe_system(population, store) for population in populations]
     rows = []
@@ -429,9 +468,11 @@ def systems(populations: Sequence[Population], store: str | None) -> list[tuple[
 
 
 def _describe_system(population: Population, store: str | None) -> dict[str, str]:
-    """Return the properties of a system, from the environment of its newest run and all its runs.
+    """Return the properties of a system: name of the property -> value, or empty if unknown.
 
-    A property is empty if it is unknown.
+    Args:
+        population: Runs of the system.
+        store: Address of the store of runs that do not record a store; None for the default store.
     """
     machine = _read_machine(population, store)
     host = population.listed("host")
@@ -470,7 +511,7 @@ def _describe_system(population: Population, store: str | None) -> dict[str, str
 
 
 def _read_machine(population: Population, store: str | None) -> dict[str, Any]:
-    """Return the host and the hardware that the newest run recorded."""
+    """Return what the newest run recorded about its host and hardware; empty if unknown."""
     if population.is_published or population.rows.empty:
         return {}
     newest = population.rows.iloc[-1].to_dict()
@@ -511,7 +552,11 @@ def _describe_accelerators(population: Population, machine: Mapping[str, Any]) -
 
 
 def _describe_peaks(rows: pd.DataFrame) -> str:
-    """Return the range of measured peaks that the runs recorded, over all precisions, as text."""
+    """Return the measured hardware peaks of a system as text, as ranges over all runs.
+
+    The text has the arithmetic peak in FLOP/s and the memory peak in B/s. It is empty if no run
+    recorded a peak.
+    """
     parts = []
     for kind, resource, unit in (("flops", "arithmetic", "FLOP/s"), ("bytes", "memory", "B/s")):
         column = f"peak_{kind}_per_second"

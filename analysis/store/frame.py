@@ -167,7 +167,7 @@ def _protocol_column(protocol_ids: stored.Texts) -> pd.Series:
 
 
 def units(names: Iterable[str]) -> dict[str, str]:
-    """Return the unit of each column that is a registered metric, by name of the column."""
+    """Return the units of metrics: name of the metric -> unit. Unregistered names are omitted."""
     known: dict[str, str] = {}
     for name in names:
         with contextlib.suppress(KeyError):
@@ -176,12 +176,12 @@ def units(names: Iterable[str]) -> dict[str, str]:
 
 
 def is_ok(frame: pd.DataFrame) -> pd.Series:
-    """Return whether the outcome of each run is `ok`; a run without an outcome is not."""
+    """Return, for each run, whether its outcome is "ok"; False for a run without an outcome."""
     return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
 def profiling_remedy(runs: pd.DataFrame) -> str:
-    """Return how to obtain profiles for runs that have none."""
+    """Return advice, for a message, on how to obtain the profiles that some runs lack."""
     if "source" in runs and runs["source"].eq("published").all():
         return (
             "published measurements have no profiles; measure the points on your machine with "
@@ -210,7 +210,13 @@ def families(frame: pd.DataFrame) -> list[str]:
 
 
 def sort_by_family(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Sort the rows of a frame by columns; families are in the order of `families`."""
+    """Return the rows of a frame, sorted by some columns.
+
+    Args:
+        frame: The frame, with a column `family`.
+        columns: Columns to sort by. Families are sorted in the order that `families` returns; other
+            columns are sorted in ascending order.
+    """
     positions = {name: position for position, name in enumerate(families(frame))}
 
     def sort_key(column: pd.Series) -> pd.Series:
@@ -224,20 +230,20 @@ def sort_by_family(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 def require_homogeneous(
     frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, *, pool: bool = False
 ) -> pd.DataFrame:
-    """Require that all rows agree in some columns.
+    """Require that all runs have the same value in each of some columns.
 
     Args:
         frame: The runs.
         keys: The columns. Columns that the frame lacks are ignored. A missing value differs from
             every other value.
-        pool: Whether heterogeneous rows are accepted. `attrs["pooled"]` then states how they
-            differ.
+        pool: Whether runs with different values are accepted. In that case, the text
+            `attrs["pooled"]` of the returned frame states how they differ.
 
     Returns:
-        The frame.
+        The frame, or a shallow copy with `attrs["pooled"]` if runs that differ were accepted.
 
     Raises:
-        HeterogeneousError: If the rows differ and `pool` is false.
+        HeterogeneousError: If the runs differ and `pool` is false.
     """
     differing = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
     if not differing:
@@ -255,7 +261,14 @@ def require_homogeneous(
 
 
 def _describe_difference(frame: pd.DataFrame, key: str) -> str:
-    """Return a text with a column's values, their numbers of runs, and explaining columns."""
+    """Return a text on a column in which runs differ: its values, run counts and possible causes.
+
+    An example is "environment_id = a1 (3 runs), b2 (1 run), differing in host (node1 / node2)".
+
+    Args:
+        frame: The runs.
+        key: The column in which the runs differ.
+    """
     column = key
     if key == "protocol_id" and "protocol" in frame:
         column = "protocol"
@@ -275,14 +288,18 @@ def _describe_difference(frame: pd.DataFrame, key: str) -> str:
 
 
 def _explanations(frame: pd.DataFrame, key: str, values: pd.Series) -> Iterator[str]:
-    """Yield the columns that may explain why a column of the identity differs between runs.
+    """Yield the columns that may explain why the runs differ in a given column.
 
-    Such a column has a single value for each value of the identity column, and several in total.
+    A column may be an explanation if it has several values in total, but only one value among the
+    runs that share a value of the given column.
 
     Args:
         frame: The runs.
-        key: The column of the identity to explain.
-        values: The values of that column (n,).
+        key: Name of the column to explain, such as "environment_id".
+        values: Values of the column to explain, as text (n,).
+
+    Yields:
+        The name of an explaining column with its values, such as "host (node1 / node2)".
     """
     for name in frame:
         is_candidate = str(name).startswith(_EXPLAINING_COLUMNS.get(key, ()))
@@ -353,7 +370,16 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
 def _representative_rows(
     frame: pd.DataFrame, group: np.ndarray, ok: np.ndarray, has_replicates: np.ndarray
 ) -> pd.Index:
-    """Return the index of the first row of each group that has the outcome of the group."""
+    """Return the index of the row that represents each point: the first with the point's outcome.
+
+    The outcome of a point is "ok" if any replicate is ok, else the most frequent outcome.
+
+    Args:
+        frame: The n runs.
+        group: (n,) number of the point of each run.
+        ok: (n,) whether the outcome of each run is "ok".
+        has_replicates: (n,) whether the point of each run has several runs.
+    """
     table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
     counts = (
         table[has_replicates].groupby(["group", "ok", "outcome"]).size().reset_index(name="count")
@@ -378,13 +404,21 @@ def _time_column(milliseconds: np.ndarray) -> pd.Series:
 
 
 def typed(values: Sequence[str | None]) -> pd.Series:
-    """Return a typed column for the texts of params, in the form of the store."""
+    """Return a column of params with the type that fits their texts (see `_typed_column`).
+
+    Args:
+        values: The params as the store contains them; None for a missing value.
+    """
     return _typed_column(stored.Texts.of(values))
 
 
 @cache
 def _option_types() -> dict[str, type]:
-    """Return the type, float or bool, of params and tags that must have this type, by name."""
+    """Return the types of params and tags that must be numbers or booleans.
+
+    Returns:
+        Name of the param or tag -> `float` or `bool`.
+    """
     types: dict[str, set[object]] = {
         name: {int} for name in ("batch_size", "devices", "hosts", "seed", "replicate")
     }
@@ -409,12 +443,14 @@ def _option_types() -> dict[str, type]:
 
 
 def _typed_column(column: stored.Texts, option_type: type | None = None) -> pd.Series:
-    """Return a column with the narrowest of Int64, float64, boolean and text that fits all values.
+    """Return a column with the narrowest type that fits all values.
+
+    The types, from narrow to wide, are boolean, Int64, float64 and text.
 
     Args:
-        column: The texts.
-        option_type: `bool` or `float` if values must be booleans or finite numbers; any other value
-            then counts as missing. None for any text. "null" is always missing.
+        column: The values as texts. "null" is always a missing value.
+        option_type: `bool` if values must be booleans, or `float` if they must be finite numbers;
+            any other text is then a missing value. None to accept every text.
     """
     codes = column.codes
     occurs = np.bincount(codes + 1, minlength=len(column.code_of) + 1)[1:] > 0
@@ -439,7 +475,12 @@ def _typed_column(column: stored.Texts, option_type: type | None = None) -> pd.S
 
 
 def _has_type(text: str, option_type: type | None) -> bool:
-    """Return whether a text is a value of an option's type: a boolean, or a finite number."""
+    """Return whether a text is a valid value of an option.
+
+    Args:
+        text: The text.
+        option_type: `bool` for "true" or "false", `float` for a finite number, None for any text.
+    """
     if option_type is None:
         return True
     if option_type is bool:

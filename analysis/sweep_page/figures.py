@@ -69,9 +69,11 @@ class SweepPoints(NamedTuple):
     """The points of a sweep.
 
     Attributes:
-        rows: One row per point, its replicates aggregated, with its name as the column `point`.
-        axes: Columns of the configuration that vary, hyperparameters first.
-        rate: The metric that the figures show as throughput; None if no point has one.
+        rows: One row per point, with its replicates aggregated. The column `point` has its name.
+        axes: Columns of hyperparameters and settings that vary; `batch_size` comes first, then the
+            other hyperparameters.
+        rate: Name of the metric that the figures show as throughput; None if no point has one of
+            the candidates `RATES`.
     """
 
     rows: pd.DataFrame
@@ -85,9 +87,9 @@ class SweepPoints(NamedTuple):
 
     @property
     def default_metric(self) -> str | None:
-        """The metric of heat maps and boxes: one of `DEFAULT_METRICS`, or else the rate.
+        """Name of the metric that heat maps and boxes show; None if no point has a rate.
 
-        None if no point has a rate.
+        It is one of `DEFAULT_METRICS`, or else the rate.
         """
         if self.rate is None:
             return None
@@ -111,7 +113,7 @@ def sweep_points(frame: pd.DataFrame) -> SweepPoints:
 
 
 def sweep_figures(points: SweepPoints) -> Iterator[Figure]:
-    """Yield the figures for which the points of a sweep have data."""
+    """Yield the figures of a sweep, without those for which the points have no data."""
     if points.rate is not None:
         yield from _throughput(points, points.rate)
     yield from _heat_maps(points)
@@ -122,9 +124,14 @@ def sweep_figures(points: SweepPoints) -> Iterator[Figure]:
 
 
 def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
-    """Yield a figure of the throughput over each swept number, with a menu that selects the axis.
+    """Yield a figure of the throughput, with a menu that selects the horizontal axis.
 
-    If no number is swept, the axes are swept settings with names as values.
+    The menu offers the swept columns of numbers. If there are none, it offers the swept columns of
+    names. Yields nothing if no column has values.
+
+    Args:
+        points: The points of the sweep.
+        rate: Name of the metric on the vertical axis.
     """
     axes = [name for name in points.axes if is_number(points.rows[name])][:_MAX_AXES]
     if not axes:
@@ -168,7 +175,14 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
 
 
 def _axis_ticks(points: SweepPoints, axis: str) -> dict[str, Any]:
-    """Return the ticks of a swept axis: its values, or Plotly's choice if there are many."""
+    """Return the settings of Plotly for the ticks of a horizontal axis.
+
+    An axis of numbers has a tick at each value, unless there are more than `_MAX_TICKS` values.
+
+    Args:
+        points: The points of the sweep.
+        axis: Column that the axis shows.
+    """
     if not is_number(points.rows[axis]):
         return {"xaxis.type": "category", "xaxis.dtick": None}
     values = sorted({value for value in _numbers(points.rows[axis]) if value and value > 0})
@@ -211,21 +225,32 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
 
 
 def _has_position(values: pd.Series) -> pd.Series:
-    """Return a mask of the values that an axis can show: positive numbers, or any name."""
+    """Return, for each value, whether an axis can show it: positive numbers, or any names."""
     if is_number(values):
         return values > 0
     return values.notna()
 
 
 def _positions(values: pd.Series) -> list[Any]:
-    """Return positions on an axis: numbers or names, None in the gaps between lines."""
+    """Return the values of a column as positions on an axis: numbers or names.
+
+    A missing value becomes None, which interrupts a line.
+    """
     if is_number(values):
         return _numbers(values)
     return [None if pd.isna(value) else _text(value) for value in values]
 
 
 def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataFrame:
-    """Return points sorted into lines along an axis, with an empty row after each line."""
+    """Return points in the order of lines along an axis, with an empty row after each line.
+
+    Points belong to the same line if they differ only in the column of the axis.
+
+    Args:
+        rows: The points.
+        axis: Column that the axis shows.
+        others: Columns that vary in the sweep, without that of the axis.
+    """
     keys = [name for name in others if rows[name].nunique(dropna=False) > 1]
     if not keys:
         return rows.sort_values(axis, kind="stable")
@@ -237,9 +262,16 @@ def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataF
 
 
 def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
-    """Return the Plotly trace of a family, with vertical error bars if the intervals are known.
+    """Return the Plotly trace for the points of a family.
 
-    A line connects the marks if `x` is numeric. Rows without a value leave a gap in the line.
+    A line connects the marks if the horizontal axis is numeric. Rows without values interrupt the
+    line. The trace has vertical error bars if the rows have intervals.
+
+    Args:
+        rows: The points, in the order of the line.
+        family: Name of the family.
+        x: Column on the horizontal axis.
+        y: Metric on the vertical axis.
     """
     low, high = interval_names(y)
     trace = {
@@ -267,7 +299,7 @@ def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
 
 
 def _marker(family: str) -> dict[str, Any]:
-    """Return the marker of a family, which has the same color in every figure."""
+    """Return the Plotly marker of a family, which has the same color and symbol in every figure."""
     order = [*FAMILIES, family]
     position = order.index(family)
     return {
