@@ -163,8 +163,8 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     assert folders(cache) == set()
     assert run(["paradnn.stacks", "remove", "tiny"]).stdout.startswith("no stack tiny in")
     assert run(["paradnn.stacks", "make", "current"]).stderr.startswith(
-        "error: software=current: is an existing interpreter, not a stack that can be installed; "
-        "python -m paradnn.stacks list shows the stacks"
+        "error: software=current: uses an existing interpreter, so ParaDnn installs no stack for "
+        "it; choose one of "
     )
 
 
