@@ -156,7 +156,7 @@ def _sensitivity() -> pd.DataFrame:
 def _predict() -> pd.DataFrame:
     from tests.analysis import test_predict
 
-    return test_predict.sample_runs(test_predict.whole(), 30)
+    return test_predict.sample_runs(test_predict.factorial_runs(), 30)
 
 
 def _figure_of_merit() -> pd.DataFrame:

@@ -429,7 +429,9 @@ def test_the_digest_of_a_set_depends_only_on_its_examples(tmp_path: Path) -> Non
     ("changes", "reason"),
     [
         pytest.param({"y_test": None}, "has no array y_test", id="missing array"),
-        pytest.param({"x_train": np.zeros((20, 12, 9))}, "x_train is 20 x 12 x 9", id="no square"),
+        pytest.param(
+            {"x_train": np.zeros((20, 12, 9))}, "x_train has the shape 20 x 12 x 9", id="no square"
+        ),
         pytest.param(
             {"y_train": np.zeros(19, int)},
             "y_train does not contain exactly one class",
