@@ -42,7 +42,7 @@ _RESULTS = frozenset(
 #: Columns of the Markdown table that are not settings.
 _TABLE_RESULTS = frozenset({"params", "test", "t/s"})
 #: Tokens per second, then the standard deviation. A console that lacks "±" shows "+-" or "+/-".
-_RATE = re.compile(r"([\d.]+)(?:\s*(?:±|\+/?-)\s*([\d.]+))?")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:±|\+/?-)\s*(\d+(?:\.\d+)?))?")
 _INTEGER = re.compile(r"\d+")
 
 
@@ -111,13 +111,21 @@ def _csv_tests(text: str) -> Iterator[dict[str, Any]]:
     """Yield the rows below each CSV header of llama-bench in a text, with the types of its JSON."""
     header: list[str] = []
     for line in text.splitlines():
-        [cells] = csv.reader([line]) if line.strip() else [[]]
+        cells = _csv_cells(line)
         if {"n_prompt", "n_gen", "avg_ts"} <= set(cells):
             header = cells
         elif header and len(cells) == len(header):
             yield {key: _number_or_text(cell) for key, cell in zip(header, cells, strict=True)}
         else:
             header = []
+
+
+def _csv_cells(line: str) -> list[str]:
+    """Return the cells of a line; empty if the line is blank or is not CSV."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # such as a field above the limit of the csv module
+        return []
 
 
 def _number_or_text(cell: str) -> float | str:

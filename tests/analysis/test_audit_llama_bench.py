@@ -143,3 +143,18 @@ def test_json_of_an_interrupted_run_has_the_completed_tests(tmp_path: Path) -> N
 
     assert [(series.name, series.values) for series in results.series] == [("pp512", (7.0, 9.0))]
     assert results.notes == ("a part of the file is not JSON and was not read",)
+
+
+def test_lines_that_are_not_csv_are_skipped(tmp_path: Path) -> None:
+    too_long_for_a_field = "x" * 200_000
+
+    results = read_one(tmp_path, f"{too_long_for_a_field}\n{CSV}")
+
+    assert [series.name for series in results.series] == ["pp512", "tg128 @ d4096"]
+
+
+@pytest.mark.parametrize("rate", ["1.2.3", ".", "nan ± nan", "-5.00 ± 1.00", ""])
+def test_rows_without_a_rate_are_skipped(rate: str, tmp_path: Path) -> None:
+    results = read_one(tmp_path, TABLE.replace("800.00 ± 4.00", rate))
+
+    assert [series.name for series in results.series] == ["tg128 @ d4096"]
