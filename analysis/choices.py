@@ -237,7 +237,8 @@ def estimate(
         error: Probability that the interval misses the true value, such as 0.05.
         run: Variance of the logarithm of one run, estimated from more data than `rows`; None to
             estimate it from `rows`.
-        session: Variance of the logarithm of the mean of a session, likewise.
+        session: Variance of the logarithm of the mean of a session, estimated in the same way as
+            `run`; None to estimate it from `rows`.
 
     Returns:
         The value, and the lower and upper end of its interval. The value is NaN if no run has one;

@@ -378,7 +378,7 @@ def as_numbers(column: pd.Series) -> pd.Series | None:
 def as_sizes(column: pd.Series) -> pd.Series | None:
     """Return a column of sizes as float64; None if any value is not a size or is missing.
 
-    Sizes are numbers above zero, or lists of blocks, each of which becomes its total.
+    A size is a number above zero or a list of blocks. A list becomes the total of its blocks.
     """
     if pd.api.types.is_bool_dtype(column) or column.isna().any():
         return None

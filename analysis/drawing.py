@@ -174,7 +174,7 @@ def label_width_chars(width: float, smaller: float) -> int:
 
 
 def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> None:
-    """Draw one legend below all panels, with as many columns as fit.
+    """Draw one legend below all panels, with the largest number of columns that fits.
 
     Args:
         drawn: The figure.

@@ -154,7 +154,7 @@ def pair(
     Args:
         a: Runs of A. If `a.attrs["priors"]` is set, it replaces the default priors of the scatter.
         b: Runs of B.
-        metric: A registered metric of which either higher or lower values are better.
+        metric: A registered metric for which the better direction (higher or lower) is known.
         on: Join columns, which identify a point; None to choose them with `join_columns`.
         carry: Numeric columns whose medians are added to the result.
 
@@ -1160,7 +1160,8 @@ def _missing(
 
         - Family -> number of points that both sides tried but only A measured, and number that only
           B measured.
-        - Family -> lost and kept replicates; only families of which one side lost more replicates.
+        - Family -> lost and kept replicates, for the families in which one side lost more
+          replicates than the other.
     """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}

@@ -149,7 +149,7 @@ class Sides:
         return names
 
     def explain_names(self) -> str:
-        """Return a sentence that says which conditions the letters A and B stand for.
+        """Return a sentence that defines the letters A and B by the conditions of the sides.
 
         The text is empty if `display_names` are the names of the sides rather than the letters.
         """

@@ -68,7 +68,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Points with components of memory, some of which ran out of memory; n is their number.
+    """n points with k components of memory each; some points ran out of memory.
 
     Attributes:
         sizes: (n, k) sizes.

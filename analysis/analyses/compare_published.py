@@ -169,7 +169,7 @@ class _PlatformRate(NamedTuple):
         is_floor: Whether the predicted step time is a lower bound, so that the rate is an upper
             bound.
         missing: Reason why the rate is unknown; empty if it is known.
-        notes: Remarks on the rate, as text; empty if there are none.
+        notes: Remarks on the rate, as text; may be empty.
     """
 
     value: float = math.nan

@@ -450,7 +450,7 @@ def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> Ana
 def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
     """Describe the term with the largest weight, in the fit with the most points.
 
-    Only fits that show a dependence are considered. Returns None if there are none.
+    Only fits that show a dependence are considered. Returns None if no fit shows one.
 
     Args:
         fits: The fits of all families and devices.

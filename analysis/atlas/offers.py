@@ -208,7 +208,8 @@ class Ranking:
         by_cost: Whether the offers are ranked by cost. This requires a price for every offer with a
             known time.
         best: The best offer; None if no time is known.
-        runner_up: The best offer of any machine other than that of `best`; None if there is none.
+        runner_up: The best offer of another machine than that of `best`; None if only one machine
+            has an offer.
         ratio: Cost (or time, if not `by_cost`) of the runner-up / that of the best offer; None
             without a runner-up.
         ahead: Number of settings at which the machine of `best` is better than that of `runner_up`.

@@ -132,8 +132,8 @@ def _histogram_count(forks: Any) -> float:
     """Return the number of observations in the histograms of JMH.
 
     Args:
-        forks: The JSON value `rawDataHistogram`: for each fork a list of iterations, each of which
-            is a list of [value, count] pairs.
+        forks: The JSON value `rawDataHistogram`: a list of forks. A fork is a list of iterations,
+            and an iteration is a list of [value, count] pairs.
     """
     pairs = (
         pair for fork in _list(forks) for iteration in _list(fork) for pair in _list(iteration)

@@ -1,6 +1,6 @@
 """The kinds of check that a claim may consist of, each with its statement and fields.
 
-A check only states what is claimed; `analysis.claims.evaluate` estimates the numbers.
+A check only states the claim. `analysis.claims.evaluate` estimates its numbers.
 """
 
 import math

@@ -55,7 +55,7 @@ class SystemComparison(NamedTuple):
 
     @property
     def rows(self) -> list[dict[Any, Any]]:
-        """The rows of `Compared.families`: one per family of which both populations have points."""
+        """The rows of `Compared.families`: one per family that both populations measured."""
         return [row for row in self.result.families.to_dict("records") if row["points"]]
 
 

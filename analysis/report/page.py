@@ -78,7 +78,7 @@ def _environment() -> Environment:
 def embed(figure: Figure, alternative: str) -> Markup:
     """Return a figure as an `img` element with a text alternative.
 
-    The image is an SVG, or a PNG if the figure has so many marks that an SVG would be larger. The
+    The image is an SVG; it is a PNG if the SVG would be larger because of its many marks. The
     same figure always gives the same text.
     """
     buffer = io.BytesIO()

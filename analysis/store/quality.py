@@ -260,7 +260,7 @@ def find_copies(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _near_rows(timings: np.ndarray) -> list[list[int]]:
-    """Return the earlier rows of which each row may be a copy, without comparing all pairs.
+    """Return, per row, the earlier rows that it may copy, without comparing all pairs.
 
     Args:
         timings: Timings of the runs of one point (runs, metrics); NaN where a run has none.

@@ -75,7 +75,7 @@ NCCL_CLUSTER = """\
 # Avg bus bandwidth    : 14.0482
 # Collective test concluded: sendrecv_perf
 """
-#: Header and rows of nccl-tests 2.17.6 with --report_cputime 1 and --report_timestamps 1.
+#: Layout of nccl-tests 2.17.6 with --report_cputime 1 and --report_timestamps 1; planted values.
 NCCL_PROCESSOR_TIMES = """\
 #       size         count      type   redop    root  cputime   algbw   busbw  #wrong  cputime   algbw   busbw  #wrong            timestamp
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)        %Y-%m-%d %H:%M:%S

@@ -65,6 +65,17 @@ CALLS = [
     ),  # a part within the product
     call_event("aten::add", 50, 20, 4, [[8, 3], [3], []], [FLOAT, FLOAT, "Scalar"], ["", "", "1"]),
 ]
+#: Types of the inputs of aten::convolution_backward.
+BACKWARD_TYPES = [
+    FLOAT,
+    FLOAT,
+    FLOAT,
+    *["ScalarList"] * 4,
+    "Scalar",
+    "ScalarList",
+    "Scalar",
+    "ScalarList",
+]
 
 
 def write(folder: Path, events: list[Any]) -> Path:
@@ -185,19 +196,9 @@ def test_flops_of_convolutions_agree_with_hand_calculations() -> None:
         == forward * 33**2 / 32**2
     )
     shapes = [[4, 8, 32, 32], [4, 3, 69, 69], [8, 3, 7, 7], [], [], [], [], [], [], [], []]
-    types = [
-        FLOAT,
-        FLOAT,
-        FLOAT,
-        *["ScalarList"] * 4,
-        "Scalar",
-        "ScalarList",
-        "Scalar",
-        "ScalarList",
-    ]
     for mask, times in (("[False, True, False]", 1), ("[True, True, False]", 2)):
         values = ["", "", "", "[0]", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", mask]
-        cost = aten_cost("aten::convolution_backward", arguments(shapes, types, values))
+        cost = aten_cost("aten::convolution_backward", arguments(shapes, BACKWARD_TYPES, values))
         assert cost.product_flops == times * forward
 
 
@@ -236,19 +237,9 @@ def test_a_transposed_convolution_multiplies_every_input_by_the_filter(
 
 def test_gradients_of_a_transposed_convolution_cost_twice_the_forward_pass() -> None:
     shapes = [[4, 8, 33, 33], [4, 3, 16, 16], [3, 8, 3, 3], *[[]] * 8]
-    types = [
-        FLOAT,
-        FLOAT,
-        FLOAT,
-        *["ScalarList"] * 4,
-        "Scalar",
-        "ScalarList",
-        "Scalar",
-        "ScalarList",
-    ]
     values = ["", "", "", "[0]", *TRANSPOSED[3:], "[True, True, False]"]
 
-    cost = aten_cost("aten::convolution_backward", arguments(shapes, types, values))
+    cost = aten_cost("aten::convolution_backward", arguments(shapes, BACKWARD_TYPES, values))
 
     assert cost.product_flops == 2 * (2 * 4 * 3 * 16 * 16 * 8 * 9)
 
