@@ -8,6 +8,7 @@ this ratio (`paradnn.statistics.paired_rounds`).
 
 import math
 import os
+import re
 import shlex
 import statistics
 import sys
@@ -49,6 +50,7 @@ _SEPARATE_ENVIRONMENTS = {
     "-- .venv-gate/bin/python ...",
     "node": "--setup 'npm ci' -- node ...",
     "npm": "--setup 'npm ci' -- npm ...",
+    "npx": "--setup 'npm ci' -- npx ...",
 }
 #: Variables with folders of packages. They have precedence over the packages of an environment.
 _PACKAGE_PATHS = ("PYTHONPATH", "NODE_PATH")
@@ -185,11 +187,12 @@ class CommandComparison(PairedResult):
         """
         shows_progress = shows_progress and sys.stderr.isatty()
         begun = time.monotonic()
+        prepared = time.time()
         try:
             with self._guard:
                 self._warm_up()
                 if not self.problem:
-                    self._check_code()
+                    self._check_code(prepared)
                 if is_timed and not (skips_same_code and self.runs_same_code):
                     seconds_left = 60 * self.protocol.minutes - (time.monotonic() - begun)
                     self._run_rounds(seconds_left, shows_progress=shows_progress)
@@ -282,8 +285,12 @@ class CommandComparison(PairedResult):
         side = 0 if failures[0] else 1
         self._set_problem(side, f"failed: {failures[side][-1]}")
 
-    def _check_code(self) -> None:
+    def _check_code(self, prepared: float) -> None:
         """List the files that each side loads, if both sides are commits.
+
+        Args:
+            prepared: Time at which the commits were checked out and set up, in seconds since the
+                epoch.
 
         Raises:
             ConfigError: If a side loads code of the other commit.
@@ -291,12 +298,11 @@ class CommandComparison(PairedResult):
         checkouts = [side.checkout for side in self.sides if side.checkout]
         if len(checkouts) < 2:
             return
-        begun = min(checkout.created for checkout in checkouts)
         self.loaded = [
             load_trace(self._trace_words(side), checkout, self._guard, self.protocol.timeout)
             for side, checkout in zip(self.sides, checkouts, strict=True)
         ]
-        reason = foreign_code(self.loaded, checkouts, self.sides[0].text, begun)
+        reason = foreign_code(self.loaded, checkouts, self.sides[0].text, prepared)
         if reason:
             text = self.sides[0].text
             raise ConfigError("command", text, reason, _separation_remedy(text))
@@ -355,8 +361,10 @@ def _separation_remedy(command: str) -> str:
 
     if is_set("CARGO_TARGET_DIR"):
         return "unset CARGO_TARGET_DIR, so that each side builds in its own folder"
-    program = Path(command.split()[0]).name
-    environments = _SEPARATE_ENVIRONMENTS.get(program, _SEPARATE_ENVIRONMENTS[""])
+    environments = _SEPARATE_ENVIRONMENTS[""]
+    for program in _programs(command):
+        if program in _SEPARATE_ENVIRONMENTS:
+            environments = _SEPARATE_ENVIRONMENTS[program]
     remedy = f"give each side a separate environment: {environments}"
     for variable in _PACKAGE_PATHS:
         if is_set(variable):
@@ -365,6 +373,16 @@ def _separation_remedy(command: str) -> str:
                 f"or unset it and {remedy}"
             )
     return remedy
+
+
+def _programs(command: str) -> list[str]:
+    """Return the names of the programs that a shell command line starts, without their folders."""
+    programs = []
+    for part in re.split(r"&&|\|\||[;|&\n]", command):
+        words = [word for word in part.split() if "=" not in word and word != "env"]
+        if words:
+            programs.append(Path(words[0]).name)
+    return programs
 
 
 def _mean(visit: Visit) -> float:

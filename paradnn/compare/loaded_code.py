@@ -24,6 +24,8 @@ from paradnn.platform.process_guard import ProcessGuard
 
 #: File name extensions of compiled code. Git usually does not track such files.
 _COMPILED = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".node", ".wasm", ".jar", ".class")
+#: File name extensions of source code that is loaded without a compiler.
+_SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".pm", ".lua", ".jl", ".r", ".sh")
 #: Folders of installed packages.
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|node_modules)/(?P<inner>.+)$")
 #: Folders of a project that may contain its packages.
@@ -103,9 +105,8 @@ def _digest(files: Collection[Path], checkout: Checkout) -> str:
     tree = str(checkout.tree).encode()
     whole = hashlib.sha256()
     for path in sorted(files):
-        try:
-            content = path.read_bytes()
-        except OSError:
+        content = _content(path)
+        if content is None:
             continue  # a directory, or a temporary file of the run
         name = bytes(path).replace(tree, b"<checkout>")
         content = content.replace(tree, b"<checkout>")
@@ -114,7 +115,7 @@ def _digest(files: Collection[Path], checkout: Checkout) -> str:
 
 
 def foreign_code(
-    loaded: Sequence[LoadedFiles], checkouts: Sequence[Checkout], command: str, begun: float
+    loaded: Sequence[LoadedFiles], checkouts: Sequence[Checkout], command: str, prepared: float
 ) -> str | None:
     """Return evidence that a side runs code other than that of its commit; None without evidence.
 
@@ -122,8 +123,9 @@ def foreign_code(
         loaded: The files that each side loads.
         checkouts: The checkout of each side.
         command: The command of both sides. Files that it names by absolute paths may be shared.
-        begun: Start of the comparison in Unix seconds. Compiled code that was written later was
-            built by --setup, so both sides must not load it.
+        prepared: Time at which both checkouts were prepared, in seconds since the epoch. A script
+            that was written since the first checkout, but before this time, was written by --setup.
+            Scripts that were written later may be temporary files of the command.
     """
     named = _named_files(command)
     for side, (own, checkout) in enumerate(zip(loaded, checkouts, strict=True)):
@@ -141,13 +143,25 @@ def foreign_code(
         copies = [path for path in files if _is_installed_copy(path, checkout)]
         if copies:
             return f"{checkout.label} loads an installed copy of this project: {_listed(copies)}"
-    built = [
-        path
-        for path in sorted(loaded[0].files.keys() & loaded[1].files.keys())
-        if _is_compiled(path, is_executed=loaded[0].files[path]) and _changed_after(path, begun)
-    ]
+    begun = min(checkout.created for checkout in checkouts)
+    shared = sorted(loaded[0].files.keys() & loaded[1].files.keys())
+    built = []
+    for path in shared:
+        is_compiled = _is_compiled(path, is_executed=loaded[0].files[path])
+        changed = _modification_time(path)
+        if changed > begun and (is_compiled or (changed < prepared and _is_script(path))):
+            built.append(path)
     if built:
         return f"both sides load files that only one of them built: {_listed(built)}"
+    for side, checkout in enumerate(checkouts):
+        other = checkouts[1 - side]
+        copies = [
+            path
+            for path in shared
+            if path not in named and _is_script(path) and _is_copy(path, checkout, other)
+        ]
+        if copies:
+            return f"both sides load copies of files of {checkout.label}: {_listed(copies)}"
     return None
 
 
@@ -175,7 +189,8 @@ def _is_code_of(path: Path, other: Checkout, own: Checkout, *, is_executed: bool
     is_installed = _INSTALLED.search(str(path)) or _is_in_environment(path, other.tree)
     if is_installed or inner.parts[0] == ".git":
         return False
-    return str(inner) in other.files or _is_compiled(path, is_executed=is_executed)
+    is_tracked = str(inner) in other.files
+    return is_tracked or _is_compiled(path, is_executed=is_executed) or _is_script(path)
 
 
 def _is_in_environment(path: Path, top: Path) -> bool:
@@ -211,11 +226,51 @@ def _is_compiled(path: Path, *, is_executed: bool) -> bool:
     return is_executed or path.name.endswith(_COMPILED) or ".so." in path.name
 
 
-def _changed_after(path: Path, moment: float) -> bool:
+def _is_script(path: Path) -> bool:
+    """Return whether a file is source code, by its name or a shebang line."""
+    if path.suffix:
+        return path.suffix.lower() in _SCRIPTS
     try:
-        return path.stat().st_mtime > moment
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
     except OSError:
         return False
+
+
+def _is_copy(path: Path, checkout: Checkout, other: Checkout) -> bool:
+    """Return whether a file outside both checkouts is a copy of a file that only one of them has.
+
+    A copy of a file that is equal in both checkouts is harmless.
+
+    Args:
+        path: The file.
+        checkout: The checkout that may contain the original.
+        other: The checkout whose file of the same name must differ from the original.
+    """
+    if path.is_relative_to(checkout.tree) or path.is_relative_to(other.tree):
+        return False
+    originals = [name for name in checkout.files if Path(name).name == path.name]
+    content = _content(path)
+    return bool(content) and any(
+        _content(checkout.tree / name) == content != _content(other.tree / name)
+        for name in originals
+    )
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content of a file; None if it is not a readable file."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _modification_time(path: Path) -> float:
+    """Return the time of the last change in seconds since the epoch; 0 if the file is gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _listed(paths: Sequence[Path]) -> str:

@@ -153,7 +153,8 @@ def trace(words: list[str]) -> tuple[dict[str, bool], int]:
     _, status = os.waitpid(root, _WALL)
     if not os.WIFSTOPPED(status):
         raise _TraceError(
-            "this system does not permit ptrace, with which ParaDnn records the files that a command loads; in a container, allow it with --cap-add SYS_PTRACE"
+            "this system does not permit ptrace, with which ParaDnn records the files that a "
+            "command loads; in a container, allow it with --cap-add SYS_PTRACE"
         )
     _ptrace(_SETOPTIONS, root, 0, _OPTIONS)
     _ptrace(_CONT, root)
@@ -166,7 +167,8 @@ def trace(words: list[str]) -> tuple[dict[str, bool], int]:
                 has_executed = any(files.values())
                 if not has_executed and code == 126:
                     raise _TraceError(
-                        "this system does not permit seccomp filters, with which ParaDnn records the files that a command loads; compare on a system that permits them"
+                        "this system does not permit seccomp filters, with which ParaDnn records "
+                        "the files that a command loads; compare on a system that permits them"
                     )
                 return files, code
             continue

@@ -6,6 +6,7 @@ same files, which hides the regression.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.compare import __main__ as command
-from paradnn.compare import gate, trace_opens
+from paradnn.compare import commands, gate, trace_opens
 from tests.compare.conftest import Call, Outcome, commit, git
 
 FAST = "def work(): return 100\n"
@@ -231,6 +232,85 @@ def test_a_shared_target_folder_of_cargo_names_the_variable(
 
     assert outcome.code == 2, outcome.output
     assert "unset CARGO_TARGET_DIR, so that each side builds in its own folder" in outcome.errors
+
+
+def test_a_shared_folder_of_packages_that_setup_writes_is_rejected(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    """Each setup writes the same file, as `pip install --target` or a code generator does."""
+    commit_regression(project, "package/__init__.py")
+    shared = tmp_path / "shared" / "package"
+    shared.mkdir(parents=True)
+    setup = f"sed s/return/return\\ 1*/ package/__init__.py >{shared}/__init__.py"
+    line = f"PYTHONPATH={shared.parent} {sys.executable} -P bench.py"
+    outcome = run_gate(call, "--setup", setup, "--", line)
+
+    assert_rejected(outcome, "both sides load files that only one of them built: ")
+    assert f"{shared}/__init__.py" in outcome.errors
+
+
+def test_a_shared_script_without_extension_is_rejected(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    commit_regression(project, "program.py", "print('speed: 100')\n", "print('speed: 50')\n")
+    script = tmp_path / "bin" / "program"
+    script.parent.mkdir()
+    setup = f"(echo '#!{sys.executable}'; cat program.py) >{script}; chmod +x {script}"
+    outcome = run_gate(call, "--setup", setup, "--", f"PATH={script.parent}:$PATH program")
+
+    assert_rejected(outcome, "both sides load files that only one of them built: ")
+
+
+def test_an_old_copy_of_the_candidate_is_rejected(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    commit_regression(project, "package/__init__.py")
+    copy = tmp_path / "copy" / "package"
+    shutil.copytree(project / "package", copy)
+    outcome = run_gate(call, "--", f"PYTHONPATH={copy.parent} {sys.executable} -P bench.py")
+
+    assert_rejected(outcome, "both sides load copies of files of the working tree: ")
+    assert f"{copy}/__init__.py" in outcome.errors
+
+
+def test_a_copy_of_an_unchanged_file_may_be_shared(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    (project / "vendored.py").write_text("VERSION = 1\n")
+    (project / "bench.py").write_text(f"import vendored\n{BENCHMARK}")
+    commit_regression(project, "package/__init__.py")
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    shutil.copy(project / "vendored.py", folder)
+    outcome = run_gate(call, "--", f"PYTHONPATH={folder}:. {sys.executable} -P bench.py")
+
+    assert outcome.code == 1, outcome.errors
+    assert "REGRESSED" in outcome.output
+
+
+def test_a_module_that_each_run_writes_may_be_shared(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    """Some libraries write the code that they generate to a cache, and import it from there."""
+    (project / "bench.py").write_text(
+        f"open('{tmp_path}/generated.py', 'w').write('VALUE = 1')\nimport generated\n{BENCHMARK}"
+    )
+    commit_regression(project, "package/__init__.py")
+    outcome = run_gate(call, "--", f"PYTHONPATH={tmp_path}:. {sys.executable} -P bench.py")
+
+    assert outcome.code == 1, outcome.errors
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("MODE=fast node bench.js", id="assignment"),
+        pytest.param("env MODE=fast node bench.js", id="env"),
+        pytest.param("true && node bench.js", id="second-command"),
+    ],
+)
+def test_the_remedy_suits_the_program_behind_a_prefix(line: str) -> None:
+    assert "--setup 'npm ci' -- node ..." in commands._separation_remedy(line)
 
 
 def test_the_proposed_remedy_finds_the_regression(project: Path, call: Call) -> None:
