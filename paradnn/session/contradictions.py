@@ -1,4 +1,4 @@
-"""Checks that the values of a result do not contradict each other.
+"""Checks that the values of one measurement do not contradict each other.
 
 A contradiction is a bug in ParaDnn. The tag `checks` of the run reports it.
 """
@@ -31,13 +31,16 @@ FREE_HEAP = 4 * 2**20
 def find_contradictions(
     point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer
 ) -> list[str]:
-    """Return the contradictions in one process of a measured point, one line each.
+    """Return contradictions between the values that one process of a point measured.
 
     Args:
-        point: The point.
-        costs: Analytic or counted costs of a step.
+        point: The measured configuration.
+        costs: Analytic or counted FLOPs, bytes and parameters of a step.
         metrics: Metrics of the point's run.
         answer: Answer of the process.
+
+    Returns:
+        One line of text per contradiction.
     """
     measurement = answer.measurement
     if measurement is None:
@@ -75,9 +78,10 @@ def find_contradictions(
 
 
 def _comparable_latencies(measurement: Measurement, answer: Answer) -> Sequence[float]:
-    """Return the times of single steps in seconds if they are comparable with steps of the blocks.
+    """Return the times of single steps in seconds, for a comparison with the steps of blocks.
 
-    Empty if an input pipeline or contention makes single steps slower.
+    Empty if an input pipeline or contention makes single steps slower, so that they are not
+    comparable.
     """
     if answer.input:
         return ()

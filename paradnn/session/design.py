@@ -1,4 +1,8 @@
-"""Interface of sweep designs, which choose points during a session, and summaries of sessions."""
+"""Interface of adaptive sweep designs, and summaries of sessions.
+
+A design chooses the points to measure while a sweep runs. A point is one configuration: a model
+with its sizes, batch size, precision and so on.
+"""
 
 import math
 import time
@@ -19,12 +23,12 @@ class RecordedPoint:
     Attributes:
         run_id: Identifier of the run.
         name: Name of the run.
-        family: Model family.
-        outcome: Outcome of the point.
+        family: Model family, such as "fc".
+        outcome: How the measurement of the point ended: "ok", "timeout", "crash" and so on.
         reason: Reason of the outcome; None if it needs none.
-        metrics: Metrics of the run.
-        tags: Tags of the run.
-        known: Whether the store already held the outcome before this session.
+        metrics: Metrics of the run by name.
+        tags: Tags of the run by name.
+        known: Whether the outcome was in the store before this session.
     """
 
     run_id: str
@@ -38,7 +42,12 @@ class RecordedPoint:
 
     @classmethod
     def of_record(cls, run_id: str, record: Record) -> Self:
-        """Return the row of a point that this session has just recorded."""
+        """Return the row of a point that this session has just recorded.
+
+        Args:
+            run_id: Identifier of the run.
+            record: Content of the run.
+        """
         family = record.params["model.name"]
         return cls(
             run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags
@@ -49,8 +58,9 @@ class RecordedPoint:
         """Return the row of a stored run.
 
         Args:
-            family: Model family.
-            values: Fields of the run: run_id, name, outcome, tags (strings) and metrics.
+            family: Model family, such as "fc".
+            values: Name -> value of `run_id`, `name`, `outcome` and optionally `reason`, and of
+                the run's tags (strings) and metrics (numbers).
         """
         tags = {key: value for key, value in values.items() if isinstance(value, str)}
         metrics = {key: float(value) for key, value in values.items() if key not in tags}
@@ -67,8 +77,8 @@ class DesignPoint:
         tags: Additional tags of this measurement.
         excluded: Reason why the point counts as out of memory without a trial; None if it is to be
             measured.
-        turns: Turns in which this point and another point of the batch alternate; None if it is
-            measured alone.
+        turns: Alternates blocks of this point with blocks of another point of the batch; None if
+            the point is measured alone.
     """
 
     point: Point
@@ -79,13 +89,13 @@ class DesignPoint:
 
 @dataclass(frozen=True)
 class DesignResult:
-    """Result of a design, which the parent run of the sweep holds next to the counts of points.
+    """Result of a sweep design, stored in the parent run of the sweep.
 
     Attributes:
-        text: Conclusion in Markdown.
-        metrics: Metrics of the parent run.
-        tags: Tags of the parent run.
-        artifacts: Artifacts of the parent run, by path.
+        text: Conclusion in Markdown; empty without one.
+        metrics: Additional metrics of the parent run.
+        tags: Additional tags of the parent run.
+        artifacts: Path -> content of additional artifacts of the parent run.
     """
 
     text: str = ""
@@ -95,12 +105,13 @@ class DesignResult:
 
 
 class SweepDesign:
-    """Base class of designs, which choose the next measurements after each batch.
+    """Base class of adaptive sweep designs, which choose the next measurements after each batch.
 
     Attributes:
-        points: One representative point per required worker.
-        resumes: Whether an outcome in the store replaces a measurement. If False, every visit is
-            measured.
+        points: One representative point per required worker process, so that the session can start
+            the workers and describe their environments.
+        resumes: Whether an outcome in the store replaces a measurement. If False, the session
+            measures every point that the design chooses.
     """
 
     points: Sequence[Point]
@@ -113,28 +124,32 @@ class SweepDesign:
 
     @property
     def seconds_left(self) -> float:
-        """Remaining time limit in seconds; infinite if time does not end the design."""
+        """Seconds until the time limit of the design; infinite if it has no time limit."""
         return math.inf
 
     @property
     def progress(self) -> str:
-        """Short text about the result so far; may be empty."""
+        """Short text about the result so far, for the status line; may be empty."""
         return ""
 
     def batch(self, rows: Sequence[RecordedPoint]) -> Sequence[DesignPoint]:
-        """Return the next measurements in order; an empty batch ends the design.
+        """Return the next measurements in order; an empty batch ends the sweep.
 
         Args:
-            rows: Outcomes of the previous batch.
+            rows: Points of the previous batch with their outcomes and metrics; empty in the first
+                call.
         """
         raise NotImplementedError
 
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:  # noqa: FBT001 - a callback
         """Return whether a measurement of the batch is still needed.
 
+        The session calls this method before and after it claims the point in the store. In a shared
+        sweep, other drivers may have claimed points in the meantime.
+
         Args:
             visit: The measurement.
-            claimed: False in the call before the claim of the point, True in the call after it.
+            claimed: Whether the point is already claimed.
         """
         return True
 
@@ -145,20 +160,20 @@ class SweepDesign:
 
 @dataclass
 class Summary:
-    """Summary of a session.
+    """Summary of a session: its points, their outcomes, and its duration.
 
     Attributes:
         total: Number of points, including repeated ones.
-        rows: Rows of the recorded points.
-        skipped: Outcome -> number of points that the store already held.
+        rows: The recorded points.
+        skipped: Outcome -> number of points with this outcome that were in the store before.
         repeated: Number of points that repeat an earlier point of the sweep.
         interrupted: Whether the session was interrupted.
         seconds: Duration of the session in seconds.
         started: Start of the session in Unix seconds.
-        where: Location of the runs, as text.
+        where: Location of the store with the runs, as text.
         problem: Why results or points are missing, as text; empty if there is no problem.
-        parent: Identifier of the parent run.
-        conclusion: Conclusion in Markdown.
+        parent: Identifier of the sweep's parent run; empty without one.
+        conclusion: Conclusion of the sweep's design in Markdown; empty without one.
     """
 
     total: int = 0
@@ -203,7 +218,7 @@ class Summary:
         return 0
 
     def counts(self) -> str:
-        """Return as text the counts of outcomes, and of skipped, repeated and missing points."""
+        """Return the counts of outcomes, and of skipped, repeated and missing points as text."""
         parts = [
             ", ".join(f"{count} {name}" for name, count in self.outcomes.most_common())
             or "none measured"

@@ -1,8 +1,9 @@
-"""Prepare a folder that measures points on another machine, which has only an inference engine.
+"""Prepare a folder to measure points on another machine, which has only an inference engine.
 
-This machine builds and converts the models (docs/how-to/engines.md). On the other machine, run.py
-in the folder (`paradnn.session.run_elsewhere`) measures the points and keeps the results as files
-for `python -m paradnn.sync`.
+A point is one configuration to measure. This machine builds and converts the models
+(docs/how-to/engines.md). On the other machine, run.py in the folder
+(`paradnn.session.run_elsewhere`) measures the points and keeps the results as files for
+`python -m paradnn.sync`.
 """
 
 import json
@@ -32,11 +33,11 @@ _SHORTEST = {
 
 
 def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> int:
-    """Create a folder that measures `points`, with this package and a converted model per point.
+    """Create a folder with this package and converted models, to measure points elsewhere.
 
     Args:
-        points: Points to measure elsewhere.
-        name: Path of the folder.
+        points: Points to measure on the other machine.
+        name: Path of the folder, which may contain an earlier result of this function.
         say: Prints a message to the user.
 
     Returns:

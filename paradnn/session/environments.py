@@ -1,7 +1,8 @@
 """Environments of a session's workers, other hosts, and checks that points can be measured.
 
-On every other host, a server (`paradnn.worker.host`) starts the processes of points. Software
-stacks are installed before the first point is measured, so that no installer disturbs a
+An environment is the hardware and the software versions under which a point (one configuration) is
+measured. On every other host, a server (`paradnn.worker.host`) starts the processes of points.
+Software stacks are installed before the first point is measured, so that no installer disturbs a
 measurement.
 """
 
@@ -31,7 +32,10 @@ from paradnn.worker.process_group import KEY, host_and_port
 
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
-    """Return the environments in which the points would be measured now, by worker.
+    """Return the hardware and software versions under which points would be measured now.
+
+    Args:
+        points: The points. Points with equal worker keys share an environment.
 
     Returns:
         Worker key -> environment; None if the software stack is not installed or lacks the
@@ -67,10 +71,10 @@ def _find_environment(key: WorkerKey, stack: Stack | None) -> Environment | None
 
 
 class WorkerEnvironments(contextlib.ExitStack):
-    """The environments of a session's points.
+    """Hardware and software versions under which a session measures its points.
 
-    The constructor installs missing software stacks. They are locked against removal until this
-    context is closed.
+    The constructor installs missing software stacks: interpreters with a framework of a given
+    version. The stacks are locked against removal until this context is closed.
 
     Args:
         points: Points of the session.
@@ -101,12 +105,12 @@ class WorkerEnvironments(contextlib.ExitStack):
         return self._environments[WorkerKey.of(point)]
 
     def problem(self, point: Point) -> str | None:
-        """Return in one line why `point` is unavailable; None if it can be measured."""
+        """Return why `point` cannot be measured here, in one line; None if it can."""
         return self._problems.get(WorkerKey.of(point))
 
     @property
     def environment_ids(self) -> set[str]:
-        """Identifiers of all environments."""
+        """Identifiers (hashes) of all environments of the session."""
         return {environment.environment_id for environment in self._environments.values()}
 
     def _environment(self, point: Point, key: WorkerKey) -> Environment:
@@ -152,6 +156,9 @@ _RESTART = (
 def _server_addresses(environ: Mapping[str, str]) -> list[str]:
     """Return the addresses of the servers that PARADNN_HOSTS lists; empty if it is not set.
 
+    Args:
+        environ: Environment variables of the session.
+
     Raises:
         ConfigError: If an entry is not an address, or PARADNN_HOSTS_KEY is not set.
     """
@@ -172,11 +179,15 @@ def _server_addresses(environ: Mapping[str, str]) -> list[str]:
 
 
 def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
-    """Raise ConfigError if every point needs more hosts than the session has.
+    """Check that the session has enough hosts for at least one of its points.
 
     Args:
         counts: Number of hosts of each point.
-        environ: Environment variables of the session.
+        environ: Environment variables of the session, including PARADNN_HOSTS.
+
+    Raises:
+        ConfigError: If every point needs more hosts than the session has, or if PARADNN_HOSTS is
+            invalid.
     """
     if max(counts, default=1) == 1:
         return
@@ -187,11 +198,14 @@ def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
 
 
 def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the part of a request that describes the hosts other than this one.
+    """Return the field of a worker's request that describes the other hosts of a point.
 
     Args:
         hosts: Number of hosts of the point, including this one.
-        environ: Variables for the processes on the other hosts.
+        environ: Environment variables for the processes on the other hosts.
+
+    Returns:
+        `addresses` of the servers, their `key`, and `environ`.
 
     Raises:
         ConfigError: If PARADNN_HOSTS is invalid, or PARADNN_HOSTS_KEY is not set.
@@ -205,9 +219,12 @@ def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def require_answers() -> None:
-    """Raise WorkerError if the server of any other host does not accept a connection.
+    """Check that the server of every other host accepts a connection.
 
     If a host was lost, the failure of a point must not be recorded as its result.
+
+    Raises:
+        WorkerError: If a server does not accept a connection within a few seconds.
     """
     for address in _server_addresses(os.environ):
         try:
@@ -217,10 +234,11 @@ def require_answers() -> None:
 
 
 def require_possible(points: Sequence[Point]) -> None:
-    """Raise ConfigError if no point can be measured on this machine, or if input data is missing.
+    """Check that at least one point can be measured on this machine, and that input data exists.
 
-    Missing devices, cores and hosts are an error only if every point lacks them. A missing input
-    path of any point is an error.
+    Raises:
+        ConfigError: If the input path of any point does not exist, or if every point lacks its
+            device, cores or hosts.
     """
     for data in dict.fromkeys(point.data for point in points):
         path = getattr(data, "path", None)
@@ -238,7 +256,7 @@ def require_possible(points: Sequence[Point]) -> None:
 
 
 def _problem(platform: Platform) -> ConfigError | None:
-    """Return the error if this machine lacks the device or the cores of a platform, or None."""
+    """Return an error if this machine lacks the device or the cores of a platform, or else None."""
     problem = missing_device(platform.name)
     if problem:
         return ConfigError(

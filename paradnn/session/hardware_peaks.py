@@ -1,7 +1,8 @@
 """Ceilings: peak rates of a machine, read from the store, or measured once and recorded as a run.
 
-The utilization of a point refers to ceilings of the same framework, with the same threads, in the
-same environment.
+The ceilings are the peak FLOP/s and the memory bandwidth that a framework reaches. The utilization
+of a point (one configuration to measure) is computed from ceilings of the same framework, with the
+same number of threads, in the same environment.
 """
 
 import contextlib
@@ -55,13 +56,16 @@ _MARGIN = 0.05
 class Ceilings:
     """Peak rates of one environment, best times of its reference kernels, and its idle power.
 
+    The rates are those of one device. A reference kernel is a short computation whose time shows
+    how fast the machine currently is.
+
     Attributes:
         run_id: Run that holds the ceilings.
         flops_per_second: Precision -> FLOP/s of the fastest matrix product.
         bytes_per_second: Bandwidth of main memory in B/s; None if unknown.
         contended: Description of the disturbance during the measurement; None if undisturbed.
         references: Metric -> best time of one call of a reference kernel, in ms.
-        idle_watts: Power while nothing runs; None if unknown.
+        idle_watts: Power in watts while nothing runs; None if unknown.
         idle_source: Counter that measured the idle power, or why it is unavailable; None if an
             earlier version recorded the ceilings and did not measure it.
     """
@@ -78,7 +82,13 @@ class Ceilings:
     def of(
         cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None
     ) -> Self:
-        """Return the ceilings that the metrics and tags of a run hold."""
+        """Return the ceilings that a stored run holds.
+
+        Args:
+            run_id: Id of the run.
+            metrics: Metrics of the run by name.
+            tags: Tags of the run by name; None means no tags.
+        """
         prefix = "peak_flops_per_second."
         peaks = {
             key.removeprefix(prefix): value
@@ -100,9 +110,12 @@ class Ceilings:
         )
 
     def emulated_share(self, precision: str) -> float | None:
-        """Return the rate of products in an emulated precision as a share of float32's rate.
+        """Return the matmul rate of an emulated precision as a share of the float32 rate.
 
-        A precision counts as emulated if its products are slower than those in float32.
+        A precision counts as emulated if its matrix products are slower than those in float32.
+
+        Args:
+            precision: Name of the precision, such as "bfloat16".
 
         Returns:
             The share, below 1; None if a rate is unknown or the precision is not emulated.
@@ -114,7 +127,14 @@ class Ceilings:
         return rate / float32_rate
 
     def tags(self, precision: str) -> dict[str, str]:
-        """Return the tags about these ceilings for a point of the given precision."""
+        """Return the tags about these ceilings for the run of a point.
+
+        The tags name the run of the ceilings. If it applies, they also say that the ceilings are
+        too low, or that the precision is emulated.
+
+        Args:
+            precision: Precision of the point, such as "bfloat16".
+        """
         tags = {"ceilings_run": self.run_id}
         if self.contended:
             tags["ceilings_contended"] = f"the ceilings are too low: {self.contended}"
@@ -127,16 +147,20 @@ class Ceilings:
 
 
 def below_ceilings(point: Point, flops: float) -> bool:
-    """Return whether ceilings bound a point with `flops` FLOPs per step.
+    """Return whether the peak rates of a machine bound the speed of a point.
 
-    Ceilings do not bound a point that only transfers data. They do bound a model whose costs the
-    worker counts, although `flops` is 0 before the measurement.
+    They do not bound a point that only transfers data. They do bound a model whose costs the worker
+    counts, although `flops` is 0 before the measurement.
+
+    Args:
+        point: The configuration to measure.
+        flops: Analytic number of FLOPs per step.
     """
     return flops > 0 or point.model.is_counted
 
 
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
-    """Return the identity of the ceilings for `point`.
+    """Return the identity under which the store holds the ceilings (peak rates) for `point`.
 
     Ceilings depend only on the device, the threads and the framework's settings.
     """
@@ -151,9 +175,14 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
 
 
 def single_device(point: Point, environment: Environment) -> Point:
-    """Return a copy of the point on one device, for which ceilings are measured.
+    """Return a copy of the point that uses one device.
 
-    The devices of a host's CPU are merged into one device with all their cores.
+    Ceilings (peak rates) are measured for this copy. Several CPU devices of a host are merged into
+    one device with all their threads.
+
+    Args:
+        point: The point.
+        environment: Environment of the point, from which the number of cores is read.
     """
     if point.device_count == 1:
         return point
@@ -169,12 +198,12 @@ def single_device(point: Point, environment: Environment) -> Point:
 def device_peaks(
     point: Point, environment: Environment, ceilings: Ceilings | None
 ) -> dict[str, float]:
-    """Return the known peaks of a point, summed over its devices, at its precision.
+    """Return the known peak rates for a point's precision, summed over its devices.
 
     Args:
-        point: The point.
+        point: The configuration to measure.
         environment: Environment in which the point runs.
-        ceilings: Measured ceilings of one device; None if unknown.
+        ceilings: Measured peak rates of one device; None if unknown.
 
     Returns:
         The known measured (`peak_`) and specified (`spec_`) rates in FLOP/s and B/s, and the best
@@ -198,7 +227,12 @@ def device_peaks(
 def overrun_tags(
     point: Point, environment: Environment, metrics: Mapping[str, float]
 ) -> dict[str, str]:
-    """Return the tags of a run that exceeds its measured matmul peak by more than the tolerance.
+    """Return tags about a run that exceeds the measured matmul peak by more than the tolerance.
+
+    Args:
+        point: The point of the run.
+        environment: Environment in which it ran.
+        metrics: Metrics of the run.
 
     Returns:
         `ceilings_note`, which states the ratio, and `ceilings_remedy`, the command that
@@ -222,7 +256,7 @@ def idle_power_tags(
     Args:
         point: The point.
         environment: Environment in which it ran.
-        ceilings: Ceilings of the point; None if they are not measured.
+        ceilings: Peak rates and idle power of the point's platform; None if not measured.
         metrics: Metrics of the run.
 
     Returns:
@@ -274,7 +308,7 @@ def _ceilings_command(point: Point, environment: Environment) -> str:
 
 
 class CeilingsKeeper:
-    """Finds ceilings in the store or measures them, each at most once per session.
+    """Finds ceilings (peak rates) in the store or measures them, each at most once per session.
 
     Args:
         pool: Workers that measure the ceilings.
@@ -289,15 +323,16 @@ class CeilingsKeeper:
         self._known: dict[Identity, Ceilings | None] = {}
 
     def of(self, point: Point, environment: Environment, *, again: bool = False) -> Ceilings | None:
-        """Return the ceilings for `point`.
+        """Return the ceilings for `point`, and measure them if the store has no usable ones.
 
         Args:
             point: The point.
             environment: Environment in which the point runs.
-            again: Whether to measure the ceilings again.
+            again: Whether to measure the ceilings even if they are known.
 
         Returns:
-            The ceilings; None if they cannot be measured, which is reported once.
+            The ceilings; None if they cannot be measured. The user then gets a message with the
+            reason, once per session.
         """
         point = single_device(point, environment)
         environment = environment.as_one_host()
@@ -358,7 +393,7 @@ class CeilingsKeeper:
     def _claim(
         self, identity: Identity, name: str, tags: Mapping[str, str], *, again: bool
     ) -> Claimed:
-        """Claim a measurement of ceilings, or find one that another driver finished.
+        """Claim the measurement of ceilings, or find usable ceilings in the store.
 
         Args:
             identity: Identity of the ceilings.
@@ -383,23 +418,29 @@ class CeilingsKeeper:
             # from claiming at the same moment again.
             time.sleep(random.uniform(0.5, 1.5) * _CHECK_SECONDS)
 
-    def _best_references(self, identity: Identity, own: Mapping[str, float]) -> dict[str, float]:
+    def _best_references(
+        self, identity: Identity, metrics: Mapping[str, float]
+    ) -> dict[str, float]:
         """Return the best time of each reference kernel, as metrics in ms.
 
-        This is the minimum over the metrics `own` and all recorded ceilings of this identity.
+        This is the minimum over `metrics` and all recorded ceilings of this identity.
+
+        Args:
+            identity: Identity of the ceilings.
+            metrics: Metrics of one measurement of the ceilings.
         """
         best: dict[str, float] = {}
         runs = self._tracker.finished_anywhere(identity)
-        for metrics in (own, *(self._tracker.fetch(run.run_id)[0] for run in runs)):
-            for name, value in Ceilings.of("", metrics).references.items():
+        for each in (metrics, *(self._tracker.fetch(run.run_id)[0] for run in runs)):
+            for name, value in Ceilings.of("", each).references.items():
                 best[name] = min(value, best.get(name, value))
         return best
 
     def _accept_usable(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
-        """Return a predicate on a run's tags that accepts usable ceilings.
+        """Return a predicate that takes the tags of a run and accepts usable ceilings.
 
-        Undisturbed ceilings are usable. Contended ceilings are usable only if the store holds no
-        others and the machine is busy now.
+        Undisturbed ceilings are usable. Contended ceilings, which other work on the machine
+        disturbed, are usable only if the store holds no others and the machine is busy now.
         """
         known = self._tracker.finished_anywhere(identity)
         is_contended = [
@@ -419,7 +460,8 @@ class CeilingsKeeper:
         until enough processes were undisturbed or `MAX_PROCESSES` is reached.
 
         Returns:
-            The result of the first process, and the rates of all processes.
+            The result of the first process, and the rates of each process. The rates end at the
+            first process that failed.
         """
         request = _request(point)
         limits = Limits(_TIMEOUT, int(0.9 * available_memory()))
@@ -461,15 +503,15 @@ def make_ceilings_record(
     result: PointResult,
     processes: Sequence[PeakRates],
 ) -> Record:
-    """Return the record of ceilings.
+    """Return the record of a run with ceilings: peak rates of a machine, and its idle power.
 
     Args:
         claim: Claim under which they were measured.
         name: Name of the run.
-        point: Point for which they were measured, on one device.
+        point: Configuration with one device, whose platform and framework were measured.
         environment: Environment of the measurement.
-        result: Result of the first process.
-        processes: Rates that each process measured; may be empty.
+        result: Result of the first process. The record gets its outcome.
+        processes: Rates that each process measured; empty if the first process failed.
     """
     tags = run_tags("ceilings", claim.identity, environment) | {CEILINGS_OUTCOME: result.outcome}
     if result.reason:
@@ -501,7 +543,7 @@ def make_ceilings_record(
 
 
 def _rate_tables(processes: Sequence[PeakRates]) -> dict[str, Any]:
-    """Return two artifacts: the tables of all measured products and of all bandwidths.
+    """Return two tables by file name: all measured matrix products, and all bandwidths.
 
     Empty tables are omitted.
     """
@@ -535,10 +577,11 @@ def _fastest(rates: PeakRates) -> list[ProductRate]:
 
 
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
-    """Return the rates of the kernels that define the ceilings, by the name of the metric.
+    """Return the rates of the kernels that define the ceilings, by metric name.
 
-    Each process contributes a pair: the rate in FLOP/s or B/s, and a description of the disturbance
-    or None.
+    The kernels are the fastest matrix product of each precision, and the memory kernels. Each
+    process contributes pairs of two values: the rate in FLOP/s or B/s, and the description of a
+    disturbance. The description is None if nothing disturbed the kernel.
     """
     rates: dict[str, list[tuple[float, str | None]]] = defaultdict(list)
     best = {(row.size, row.compile, row.precision) for row in _fastest(processes[0])}
@@ -569,7 +612,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 
     These are the rate of the fastest product of each precision, the bandwidth of main memory, the
     idle power, and the best time of each reference kernel. Rates are geometric means with 95%
-    intervals over the undisturbed processes, or over all if every process was disturbed.
+    intervals over the undisturbed processes. If every process was disturbed, they are means over
+    all processes.
     """
     metrics: dict[str, float] = {}
     for name, rows in _kernels(processes).items():
@@ -591,10 +635,11 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 
 
 def _idle_metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
-    """Return the idle power: a geometric mean with a 95% interval over undisturbed processes.
+    """Return the idle power in watts and its 95% interval, as metrics.
 
-    Disturbed processes never count, because other load raises the power above idle. The result is
-    empty if every process was disturbed or power could not be measured.
+    The value is the geometric mean over undisturbed processes. Disturbed processes never count,
+    because other load raises the power above idle. The result is empty if every process was
+    disturbed or power could not be measured.
     """
     watts = [
         each.idle.watts
@@ -611,7 +656,7 @@ def _idle_metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 
 
 def _idle_source(processes: Sequence[PeakRates]) -> str | None:
-    """Return the counter of the idle power, or why it is unavailable.
+    """Return the name of the counter that measured idle power, or why the power is unavailable.
 
     None if no process tried to measure the idle power.
     """

@@ -1,9 +1,10 @@
 """Launch drivers in jobs, and follow the sweep that they share until it ends.
 
-A launcher of Hydra starts the jobs. Each job runs `python -m paradnn.train` with the same command
-line, and the drivers share the points through claims. The launching process opens and closes the
-parent run. It reads results only from the store, because launchers lose the results of killed jobs.
-Some launchers even wait for a killed job forever.
+A driver is a process of `python -m paradnn.train`, which measures points (configurations). A
+launcher of Hydra starts the jobs, and each job runs one driver with the same command line. The
+drivers share the points through claims in the store. The launching process opens and closes the
+parent run of the sweep. It reads results only from the store, because launchers lose the results of
+killed jobs. Some launchers even wait for a killed job forever.
 """
 
 import contextlib
@@ -60,12 +61,13 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 @dataclass(frozen=True)
 class DriverResult:
-    """How a driver ended.
+    """How a driver, a process of `python -m paradnn.train`, ended.
 
     Attributes:
-        number: Number of the driver.
-        code: Its exit code; negative if a signal ended it.
-        error: Its last error message; empty without one.
+        number: Number of the driver in the sweep, from 0.
+        code: Its exit code. It is the negative signal number if a signal ended the driver.
+        error: Last error message in its log, or else the last line of text. Empty if the log has
+            no text or is unavailable.
     """
 
     number: int
@@ -76,6 +78,8 @@ class DriverResult:
 @dataclass(frozen=True)
 class DriverTask:
     """A callable that runs a driver in a job until it ends; launchers send it to other hosts.
+
+    A driver is a process of `python -m paradnn.train`.
 
     Attributes:
         arguments: Command line of `python -m paradnn.train`.
@@ -105,7 +109,14 @@ class DriverTask:
         return self.run(int(HydraConfig.get().job.num))
 
     def run(self, number: int) -> DriverResult:
-        """Run the driver with the given number until it ends."""
+        """Run a driver until it ends.
+
+        Args:
+            number: Number of the driver in the sweep, from 0.
+
+        Returns:
+            How the driver ended.
+        """
         start = DriverStart(
             launched=self.launched,
             started=_job_start(),
@@ -146,7 +157,7 @@ class DriverTask:
 
     @contextlib.contextmanager
     def _log(self, number: int) -> Iterator[IO[bytes] | None]:
-        """Yield the open log of a driver, or None if the folder is not writable on this host."""
+        """Yield a driver's log, open for appending; None if its folder is not writable here."""
         with contextlib.ExitStack() as stack:
             log = None
             with contextlib.suppress(OSError):
@@ -172,7 +183,7 @@ def _ray_job() -> str:
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """End a driver that is still running; kill it if it does not release its points in time."""
+    """End a driver that is still running; kill it if it does not end within `_STOP_SECONDS`."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -183,9 +194,9 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_error(log: IO[bytes], begin: int) -> str:
-    """Return the last error in a log after byte `begin`, or else its last line of text.
+    """Return the last error in a driver's log, or else the last line of text.
 
-    Empty if there is no text after `begin`.
+    Only text after byte `begin` counts. Empty if there is no such text.
     """
     log.seek(begin)
     lines = log.read().decode(errors="replace").splitlines()
@@ -195,12 +206,12 @@ def _last_error(log: IO[bytes], begin: int) -> str:
 
 
 def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> Summary:
-    """Launch the drivers of a sweep and wait until they have measured its points.
+    """Launch the drivers of a sweep in jobs, and wait until they have measured its points.
 
     Args:
-        points: Points of the sweep.
+        points: Points of the sweep: the configurations to measure.
         settings: Settings of the command, with the number of drivers.
-        sweep: The sweep and its launcher.
+        sweep: Name, id and command of the sweep, and its launcher.
 
     Returns:
         A summary of the whole sweep.
@@ -293,8 +304,8 @@ class _Jobs:
     """The jobs of a launcher, started and awaited in a thread.
 
     Attributes:
-        results: Results of the drivers that the launcher has returned.
-        failure: Error of the launcher in one line; empty without one.
+        results: Results that the launcher has returned, one per driver.
+        failure: Latest error of the launcher in one line; empty without one.
     """
 
     def __init__(self, launch: Launch, task: DriverTask, sweep_id: str, drivers: int) -> None:
@@ -312,11 +323,11 @@ class _Jobs:
         return f"logs are in {self._folder}"
 
     def start(self) -> None:
-        """Launch the jobs."""
+        """Launch the jobs in a thread, without waiting for them."""
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most the given number of seconds; return whether the launcher has returned."""
+        """Wait for the launcher for at most `seconds` seconds; return whether it has returned."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -343,7 +354,7 @@ def _one_line(error: BaseException) -> str:
 
 
 class _Follower:
-    """Follows a shared sweep in the store and shows its progress."""
+    """Polls the store during a sweep that several drivers share, and shows the progress."""
 
     def __init__(
         self,
@@ -365,8 +376,11 @@ class _Follower:
     def follow(self, jobs: _Jobs) -> None:
         """Show progress until the launcher returns.
 
-        Also return if all drivers have ended, no point is missing, and the launcher has not
-        returned within `_RETURN_SECONDS` seconds.
+        Also return if every driver has ended, no point is missing, and the launcher does not return
+        within a further `_RETURN_SECONDS` seconds.
+
+        Args:
+            jobs: Jobs of the launcher, already started.
         """
         over_since: float | None = None
         pause = _POLL_SECONDS
@@ -448,8 +462,8 @@ class _Follower:
         """Make all drivers end, and wait until they have released their points.
 
         Args:
-            lease: Lease of this process; its stored copy tells the drivers that the user
-                interrupted the sweep.
+            lease: Lease of this process. From the copy in the store, the drivers learn that the
+                user interrupted the sweep.
         """
         self._reporter.begin("interrupted", "waiting for the drivers to end")
         with contextlib.suppress(StoreError, KeyboardInterrupt):
@@ -471,7 +485,13 @@ class _Follower:
 
 
 def _add_reports(summary: Summary, jobs: _Jobs, points: int) -> None:
-    """Add to a summary why points are missing, or how many points the store already held."""
+    """Add the reasons for missing points, or the number of points stored earlier, to a summary.
+
+    Args:
+        summary: Summary of the sweep.
+        jobs: Jobs of the launcher, with the results of the drivers.
+        points: Number of requested points.
+    """
     paragraphs = [summary.conclusion]
     if summary.missing > 0 and not summary.interrupted:
         reasons = [

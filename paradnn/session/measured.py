@@ -1,6 +1,7 @@
 """Measured points: workers' answers, summaries over processes, and the outcome of a point.
 
-Each kind of work derives metrics from measured points (`paradnn.workloads`).
+A point is one configuration, measured in one or more processes. Each kind of work derives metrics
+from measured points (`paradnn.workloads`).
 """
 
 import math
@@ -34,7 +35,10 @@ _MIN_INDEPENDENT_ALONE = 50
 
 @dataclass(frozen=True)
 class Summarized:
-    """Location and spread of positive values from one or more processes, in the unit of the values.
+    """Location and spread of positive values, such as step times, from one or more processes.
+
+    `value`, `low`, `high`, `minimum` and `maximum` have the unit of the values. All other numbers
+    are ratios.
 
     Attributes:
         value: Median of one process, or geometric mean of the processes' medians.
@@ -42,8 +46,8 @@ class Summarized:
         high: Upper end of the 95% interval of `value`; None if there is too little data.
         minimum: Smallest value of all processes.
         maximum: Largest value of all processes.
-        cv: Coefficient of variation (standard deviation over mean) within a process; None if every
-            process has a single value.
+        cv: Coefficient of variation (standard deviation over mean) within a process, as the root
+            mean square over the processes. None if every process has a single value.
         error: Standard error of the logarithm of `value`; None if unknown.
         process_cv: Standard deviation of the logarithms of the processes' medians; None for a
             single process.
@@ -65,7 +69,12 @@ class Summarized:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return a linearly interpolated quantile (type 7); `share` is in 0..1."""
+    """Return a linearly interpolated quantile (type 7 of Hyndman and Fan).
+
+    Args:
+        values: At least one value, in any order.
+        share: Share of the values below the quantile, in 0..1.
+    """
     return float(np.quantile(values, share))
 
 
@@ -76,11 +85,12 @@ def quantile_metrics(
     of: Callable[[Sequence[float], float], float],
     scale: float = 1.0,
 ) -> dict[str, float]:
-    """Return a quantile and its 95% interval as metrics in ms.
+    """Return a quantile of latencies and its 95% interval, as metrics in ms.
 
-    The interval uses order statistics of all values. Their effective number is smaller by a factor
-    that accounts for the dependence of neighboring values. With several processes, the interval
-    also covers the interval of the mean of the processes' quantiles.
+    The quantile is the geometric mean of the processes' quantiles. The interval uses order
+    statistics of all values. Their effective number is smaller by a factor that accounts for the
+    dependence of neighboring values. With several processes, the interval also covers the interval
+    of the mean of the processes' quantiles.
 
     An end beyond all values is omitted. If neighboring values are strongly dependent, a queue may
     still be growing. The upper end is then omitted if processes have fewer than `_MIN_INDEPENDENT`
@@ -90,9 +100,12 @@ def quantile_metrics(
     Args:
         name: Prefix of the metrics' names.
         share: Share of the values below the quantile, in 0..1.
-        each: Values of each process, in the order in which they were measured.
+        each: Positive values of each process, in the order in which they were measured.
         of: Function that returns the quantile of a process, given its values and `share`.
         scale: Factor that converts a value to ms.
+
+    Returns:
+        The metrics `{name}_ms`, `{name}_low_ms` and `{name}_high_ms`; omitted ends are missing.
     """
     values = [of(process, share) for process in each]
     middle = statistics.geometric_mean(values)
@@ -133,7 +146,10 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
 
     Args:
         values: At least two values.
-        widening: Factor on the half-width of the logarithmic interval.
+        widening: Factor by which the half-width of the logarithmic interval is multiplied.
+
+    Returns:
+        The lower and the upper end, in the unit of the values.
     """
     logs = [math.log(value) for value in values]
     middle = statistics.fmean(logs)
@@ -144,17 +160,17 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
 
 
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
-    """Return whether the 95% interval is so narrow that no further process is needed.
+    """Return whether the 95% interval over processes is narrow enough to stop measuring.
 
-    The half-width must be at most the share `goal` of the value. Stopping at the first narrow
+    The relative half-width of the interval must be at most `goal`. Stopping at the first narrow
     interval would favor intervals that are narrow by chance. The interval is therefore widened by
     the factor `STOPPING_FACTOR`. A term that decreases with the number of processes is also added
     to its squared half-width (Chow and Robbins, Annals of Mathematical Statistics 36, 1965). The
     resulting coverage is 93.9 to 96.5%.
 
     Args:
-        processes: Values of each process.
-        goal: Half-width of the interval as a share of the value.
+        processes: Values of each process, such as step times; at least two processes.
+        goal: Largest half-width of the interval, as a share of the value.
     """
     found = summarize(processes, stopped_by_interval=True)
     count = len(processes)
@@ -177,8 +193,9 @@ def summarize(
     length of that range, on a logarithmic scale.
 
     Args:
-        processes: Values of each process, in the order in which they were measured.
-        stopped_by_interval: Whether the interval decided the number of processes (`narrow_enough`).
+        processes: Positive values of each process, in the order in which they were measured.
+        stopped_by_interval: Whether processes were added until the interval was narrow enough
+            (`narrow_enough`). The interval is then widened by `STOPPING_FACTOR`.
     """
     medians = [statistics.median(values) for values in processes]
     spreads = [
@@ -224,7 +241,10 @@ def summarize(
 
 
 def _log_error(values: Sequence[float]) -> float | None:
-    """Return the standard error of the logarithm of a median; None if it has no interval."""
+    """Return the standard error of the logarithm of the median of a process's values.
+
+    None if there are too few values for an interval of the median.
+    """
     ends = widened_interval(values)
     if ends is None:
         return None
@@ -233,20 +253,21 @@ def _log_error(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured point: everything from which its record is computed.
+    """A measured point: everything from which its MLflow run is computed.
 
     Attributes:
-        point: The point.
-        environment: Environment in which it was measured.
+        point: The measured configuration.
+        environment: Hardware and software versions under which it was measured.
         costs: FLOPs, bytes and parameters of a step.
         results: Results of its processes; the last one may be a failure.
         tags: Tags with which its run began.
-        peaks: Peaks of its devices, as metrics (`hardware_peaks.device_peaks`).
+        peaks: Peak FLOP/s and memory bandwidth of its devices, as metrics
+            (`hardware_peaks.device_peaks`).
         load: Load average of the host at the start; None if unknown.
         start_time: Start in Unix milliseconds.
         end_time: End in Unix milliseconds.
         memory_limit: Limit of the host memory in bytes; None if no process was started.
-        idle_watts: Power of its platform while nothing runs; None if unknown.
+        idle_watts: Power of its platform in watts while nothing runs; None if unknown.
     """
 
     point: Point
@@ -273,7 +294,7 @@ class Measured:
 
     @property
     def step(self) -> Summarized:
-        """Summary of the step times of all processes, in seconds."""
+        """Summary of the step times of all processes, in seconds; at least one must be timed."""
         measure = self.point.measure
         stopped_by_interval = measure.relative_interval is not None and measure.processes > 1
         return summarize(
@@ -282,9 +303,10 @@ class Measured:
         )
 
     def ending(self) -> tuple[str, str | None]:
-        """Return the outcome of the point, and the reason or None.
+        """Return the outcome of the point and its reason.
 
-        This is the outcome of the first process that did not end with `ok`; otherwise `ok`.
+        The outcome is that of the first process that did not end with `ok`; otherwise `ok`. The
+        reason is None if the outcome needs none.
         """
         for number, result in enumerate(self.results, 1):
             if result.outcome != "ok":
@@ -294,5 +316,5 @@ class Measured:
 
 
 def measurements(answers: Sequence[Answer]) -> list[Measurement]:
-    """Return the measurements of the timed steps, one per answer that has one."""
+    """Return the measurement of the timed steps from each answer that has one."""
     return [answer.measurement for answer in answers if answer.measurement]

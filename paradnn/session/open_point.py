@@ -1,4 +1,8 @@
-"""Open points, which are claimed but not recorded yet, and the progress of their measurement."""
+"""Open points and the progress of their measurement.
+
+A point is one configuration to measure. It is open while this process has claimed it in the store
+but has not recorded its result.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +37,9 @@ class ProgressPrinter:
     """Progress text and metric history of one point, updated at most once every two seconds.
 
     Args:
-        work: Kind of work, which formats messages and extracts metrics.
-        store_snapshots: Called with the metric snapshots since the previous call.
+        work: Formats the messages of the point's kind of work and extracts metrics from them.
+        store_snapshots: Stores metric snapshots. It is called with the snapshots since its
+            previous call.
     """
 
     def __init__(
@@ -70,19 +75,21 @@ class OpenPoint:
     """A point that is claimed but not recorded.
 
     Attributes:
-        point: The point.
-        environment: Environment in which it is measured.
-        ceilings: Ceilings with which it is compared; None if unknown.
+        point: The configuration to measure.
+        environment: Hardware and software versions under which it is measured.
+        ceilings: Peak rates of the platform with which it is compared; None if unknown.
         claim: Claim in the store.
         tags: Tags with which its run begins.
-        costs: FLOPs, bytes and parameters of a step.
+        costs: Analytic FLOPs, bytes and parameters of a step.
         excluded: Reason why the point counts as out of memory without a trial; None if it is to be
             measured.
-        turns: Turns in which this point and another point alternate; None if it is measured alone.
+        turns: Alternates blocks of this point with blocks of another point; None if the point is
+            measured alone.
         results: Results of the processes so far.
         load: Load average of the host at the start; None if unknown.
-        memory_limit: Limit of the host memory of the latest process, in bytes.
-        system_samples: Samples of the system while its processes ran.
+        memory_limit: Limit of the host memory of the latest process in bytes; None if no limit has
+            been set yet.
+        system_samples: Use of CPU, memory, disk, network and GPU while the processes ran.
     """
 
     point: Point
@@ -100,16 +107,16 @@ class OpenPoint:
 
     @property
     def missing_processes(self) -> int:
-        """Number of requested processes that have not run yet."""
+        """Number of processes from `measure.processes` that have not run yet."""
         return max(0, self.point.measure.processes - len(self.results))
 
     @property
     def is_complete(self) -> bool:
         """Whether the point needs no further process.
 
-        A failure completes the point. Otherwise it needs the requested number of processes. If the
-        user requested a relative interval, more processes follow until the interval is narrow
-        enough, up to the maximum number.
+        A failure completes the point. Otherwise it needs `measure.processes` processes. If
+        `measure.relative_interval` is set, more processes follow until the interval is narrow
+        enough, up to `measure.max_processes`.
         """
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"
@@ -127,11 +134,11 @@ class OpenPoint:
         return narrow_enough(step_times, measure.relative_interval)
 
     def request(self) -> dict[str, Any]:
-        """Return the request to the next process.
+        """Return the request to a worker for the next process of the point.
 
         Only the first process records a profile. If a point has several processes, no process
-        extends its measurement to narrow an interval, and each process has a different schedule of
-        queries.
+        extends its measurement to narrow an interval. Each process gets a different schedule of
+        inference queries.
         """
         measure = self.point.measure
         if measure.processes > 1:
@@ -142,9 +149,9 @@ class OpenPoint:
         return point_request(replace(self.point, measure=measure, workload=work))
 
     def record(self) -> Record:
-        """Return the record of the point's run.
+        """Return the content of the point's run: params, metrics, tags and artifacts.
 
-        If the reported values are impossible, the outcome of the point is `crash`.
+        If the worker reported impossible values, the outcome of the point is `crash`.
         """
         point = self.point
         environment = self.environment

@@ -11,16 +11,20 @@ from paradnn.worker.peak_search import Probe
 
 
 def peak_metrics(peaks: Sequence[float], probes: Sequence[Sequence[Probe]]) -> dict[str, float]:
-    """Return the highest rate that met the limit, its interval, and the lowest rate that did not.
+    """Return metrics of a search for the highest query rate that meets a latency limit.
 
     The true peak of each process lies between its highest rate that met the limit and its lowest
-    rate that certainly failed. The low end of the interval comes from the mean of the former rates,
-    the high end from the mean of the latter. For a single process, the ends are these two rates. An
-    unknown end is omitted.
+    rate that certainly failed. With several processes, the low end of the interval is that of the
+    mean of the former rates, and the high end is that of the mean of the latter. For a single
+    process, the ends are these two rates.
 
     Args:
         peaks: For each process, the highest rate that met the limit, in queries per second.
-        probes: For each process, all tried rates.
+        probes: For each process, all tried rates with their verdicts.
+
+    Returns:
+        Four metrics in queries per second: the highest rate that met the limit, the two ends of its
+        interval, and the lowest rate that did not meet the limit. Unknown rates are omitted.
     """
     lowest_failed = _lowest_failed(peaks, probes, verdicts=(False, None))
     certainly_failed = _lowest_failed(peaks, probes, verdicts=(False,))
@@ -48,10 +52,16 @@ def _lowest_failed(
     probes: Sequence[Sequence[Probe]],
     verdicts: tuple[bool | None, ...],
 ) -> list[float]:
-    """Return for each process the lowest rate above its peak with a verdict in `verdicts`.
+    """Return for each process the lowest rate above its peak that failed.
 
-    The rate is infinite if no probe has such a verdict. Verdict None means that a probe did
-    not decide whether the limit was met.
+    Args:
+        peaks: As in `peak_metrics`.
+        probes: As in `peak_metrics`.
+        verdicts: Verdicts of a probe that count as failed: False if the rate exceeded the limit,
+            None if the probe did not decide whether it met the limit.
+
+    Returns:
+        The rates in queries per second; infinite for a process in which no rate failed.
     """
     lowest = []
     for peak, tried in zip(peaks, probes, strict=True):

@@ -1,6 +1,7 @@
 """Terminal output while points are measured, and at the end of a session.
 
-The status line is redrawn only on an event, because a refresh thread would disturb measurements.
+A point is one configuration to measure, and a session measures the points of one command. The
+status line is redrawn only on an event, because a refresh thread would disturb measurements.
 """
 
 import math
@@ -35,7 +36,8 @@ class Reporter:
 
     Args:
         total: Number of points.
-        title: First line of the output; None prints only phases.
+        title: Name of the sweep, which is the first line of the output. None if a single point is
+            measured; only its phases are then printed.
         at_most: Whether the estimate of the remaining time is an upper bound.
     """
 
@@ -60,10 +62,10 @@ class Reporter:
         self._processes_left = 0
 
     def start(self, skipped: int, processes: int) -> None:
-        """Report that the work begins.
+        """Print the title and start the status line.
 
         Args:
-            skipped: Number of points whose outcome is in the store already.
+            skipped: Number of points whose outcome is already in the store.
             processes: Number of processes that the remaining points need.
         """
         self._begin = self._ended = time.monotonic()
@@ -83,15 +85,15 @@ class Reporter:
 
         Args:
             left: Number of remaining points.
-            processes: Mean number of processes per point.
-            seconds: Upper bound of the remaining time in seconds.
+            processes: Mean number of processes per remaining point.
+            seconds: Upper bound of the remaining time in seconds; infinite if unknown.
         """
         self._deadline = time.monotonic() + seconds
         self._total = sum(self._counts.values()) + self._skipped + left
         self._processes_left = round(left * processes)
 
     def close(self) -> None:
-        """Stop the status line, whether the work was completed or not."""
+        """Remove the status line."""
         self._live.stop()
 
     def say(self, text: str, *, once: bool = False) -> None:
@@ -106,13 +108,20 @@ class Reporter:
             self._console.print(text, soft_wrap=True, markup=False, style="yellow")
 
     def skipped(self, processes: int) -> None:
-        """Count a point that another driver has recorded, and subtract its processes."""
+        """Count a point that another driver has recorded.
+
+        Args:
+            processes: Number of processes that the point would have needed.
+        """
         self._skipped += 1
         self.subtract_processes(processes)
         self._draw()
 
     def exclude_from_estimate(self, seconds: float) -> None:
-        """Exclude a one-time activity of `seconds` seconds from the estimated time left."""
+        """Exclude a one-time activity of `seconds` seconds from the mean time per process.
+
+        The estimate of the remaining time is based on that mean.
+        """
         self._begin = self._begin + seconds
         self._ended = self._ended + seconds
 
@@ -121,23 +130,28 @@ class Reporter:
         self._processes_left -= processes
 
     def begin(self, name: str, phase: str = "starting") -> None:
-        """Report that a point, or one of its processes, begins in the given phase."""
+        """Show the name and the phase of an activity that begins.
+
+        Args:
+            name: Name of a point, of one of its processes, or of another activity.
+            phase: Name of its first phase.
+        """
         self._name = name
         self.phase(phase)
 
     def process_ended(self) -> None:
-        """Report that a process of a point has ended."""
+        """Count a process of a point as ended, for the estimate of the remaining time."""
         self._ended = time.monotonic()
         self._processes += 1
         self.subtract_processes(1)
 
     def phase(self, name: str) -> None:
-        """Report that the point enters a phase."""
+        """Show the phase that the current activity enters."""
         self._phase = name
         self._draw()
 
     def done(self, row: RecordedPoint) -> None:
-        """Report the outcome of a point."""
+        """Count the outcome of a point and, in a sweep, print its result in one line."""
         self._counts[row.outcome] += 1
         if self._title:
             first, *rest = self._status()
@@ -189,18 +203,18 @@ def describe_point(row: RecordedPoint, where: str) -> str:
     """Return the results of one point as a few lines of text.
 
     Args:
-        row: The point and its run.
-        where: Location of the run, as text.
+        row: Outcome, metrics and tags of the point's run.
+        where: Location of the run's store, as text.
     """
     metrics = row.metrics
     tags = row.tags
-    own = _own_text(row)
+    workload_text = _workload_text(row)
     lines: list[tuple[str, str]] = []
-    if own:
-        headings = [own.heading, *[""] * len(own.clauses)]
-        lines += zip(headings, own.clauses, strict=False)
+    if workload_text:
+        headings = [workload_text.heading, *[""] * len(workload_text.clauses)]
+        lines += zip(headings, workload_text.clauses, strict=False)
     if "step_time_ms" in metrics and "steady" in tags:
-        lines += _step_lines(row, own)
+        lines += _step_lines(row, workload_text)
     if "peak_memory_bytes" in metrics:
         lines.append(("memory", f"{metrics['peak_memory_bytes'] / 2**30:.2f} GiB at the peak"))
     if tags.get("checks", "").startswith("failed"):
@@ -214,14 +228,18 @@ def describe_point(row: RecordedPoint, where: str) -> str:
     return "\n".join([first, *(f"  {name:<12} {text}" for name, text in lines)])
 
 
-def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[str, str]]:
+def _step_lines(row: RecordedPoint, workload_text: ResultText | None) -> Iterator[tuple[str, str]]:
     """Yield a heading and a text per line about the timed steps.
 
     The lines state the step time, the comparison with the platform's peaks, the profile, and
     caveats.
+
+    Args:
+        row: Metrics and tags of the point's run.
+        workload_text: Description by the point's kind of work; None if it has none.
     """
     metrics = row.metrics
-    yield from _time_lines(row, own)
+    yield from _time_lines(row, workload_text)
     yield from _work_lines(metrics)
     yield from _input_and_latency_lines(metrics)
     if "artefact_bytes" in metrics:
@@ -235,7 +253,7 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
         yield "energy", energy_text(metrics)
 
 
-def _time_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[str, str]]:
+def _time_lines(row: RecordedPoint, workload_text: ResultText | None) -> Iterator[tuple[str, str]]:
     """Yield lines with the throughput, the step time and, if it is long, the compile time."""
     metrics = row.metrics
     tags = row.tags
@@ -246,7 +264,7 @@ def _time_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
     else:
         processes = f"{count:.0f} processes"
     rate = headline(metrics, steps=True)
-    if rate and not (own and own.replaces_steps):
+    if rate and not (workload_text and workload_text.replaces_steps):
         text = str(rate)
         if rate.ends:
             low, high = rate.ends
@@ -304,7 +322,7 @@ def _input_and_latency_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str
 
 
 def _profile_lines(row: RecordedPoint) -> Iterator[tuple[str, str]]:
-    """Yield a line with the operations that take most of the time, or why there is no profile."""
+    """Yield lines with the operations that take most time, or the reason for a missing profile."""
     leading = [key for key in row.metrics if key.startswith("op_share.")][:_LEADING_OPERATIONS]
     if leading:
         shares = [f"{key.removeprefix('op_share.')} {row.metrics[key]:.0%}" for key in leading]
@@ -317,7 +335,7 @@ def _profile_lines(row: RecordedPoint) -> Iterator[tuple[str, str]]:
 
 
 def _notes(tags: Mapping[str, str]) -> Iterator[str]:
-    """Yield the caveats that the tags of a run hold."""
+    """Yield the caveats in the tags of a run, such as contention or emulated precision."""
     if tags.get("interval_reason"):
         yield tags["interval_reason"]
     if "contended_reason" in tags:
@@ -337,7 +355,14 @@ def _notes(tags: Mapping[str, str]) -> Iterator[str]:
 
 
 def describe_sweep(summary: Summary) -> None:
-    """Print the results of a session on standard output: a table of its points, or counts."""
+    """Print the results of a session on standard output.
+
+    The output is a table of the points, or counts of outcomes if there are more than `_MAX_ROWS`
+    points. Totals and remedies follow.
+
+    Args:
+        summary: Recorded points and counts of the session.
+    """
     console = standard_output()
     rows = summary.rows
     if rows and len(rows) <= _MAX_ROWS:
@@ -367,7 +392,7 @@ def describe_sweep(summary: Summary) -> None:
 
 
 def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
-    """Print a table of the measured points, then a line with outcome and reason per other point.
+    """Print a table of the measured points, and a line with the reason per other point.
 
     Reasons are too long for a column of the table.
     """
@@ -406,7 +431,7 @@ def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
             console.print(text, soft_wrap=True)
 
 
-def _own_text(row: RecordedPoint) -> ResultText | None:
+def _workload_text(row: RecordedPoint) -> ResultText | None:
     """Return the description of the first kind of work that describes the point, or None."""
     for work in WORKLOADS.values():
         text = work.role(ResultDescription).describe(row.metrics, row.tags)
@@ -420,9 +445,9 @@ def _verdict(row: RecordedPoint) -> str:
         if row.reason:
             return f"{row.outcome}: {row.reason}"
         return row.outcome
-    own = _own_text(row)
-    if own and own.verdict:
-        return f"{own.verdict}{_contended(row)}"
+    workload_text = _workload_text(row)
+    if workload_text and workload_text.verdict:
+        return f"{workload_text.verdict}{_contended(row)}"
     rate = headline(row.metrics)
     if rate is None:
         return row.outcome

@@ -1,8 +1,9 @@
 """Conversion of workers' answers to the params, metrics, tags and artifacts of one run.
 
-These are pure functions: they read no clock, device or store. A run holds each summary next to the
-raw values from which it was computed. Every result is checked for contradictions. A failed check is
-a bug in ParaDnn, and a tag of the run reports it.
+A run is the MLflow run of one point, which is one configuration to measure. These are pure
+functions: they read no clock, device or store. A run holds each summary next to the raw values from
+which it was computed. Every result is checked for contradictions. A failed check is a bug in
+ParaDnn, and a tag of the run reports it.
 """
 
 import json
@@ -87,9 +88,9 @@ def run_tags(kind: str, measured: identity.Identity, environment: Environment) -
     All of these tags are known before the measurement.
 
     Args:
-        kind: Kind of the run, such as "point" or "ceilings".
-        measured: Identity of the measurement.
-        environment: Environment of the measurement.
+        kind: Kind of the run: "point", or "ceilings" for a measurement of peak rates.
+        measured: Identity of the measurement: its hashes, and the number of its repetition.
+        environment: Hardware and software versions of the measurement.
     """
     tags = {
         "kind": kind,
@@ -103,7 +104,11 @@ def run_tags(kind: str, measured: identity.Identity, environment: Environment) -
 
 
 def point_tags(point: Point, environment: Environment) -> dict[str, str]:
-    """Return the tags that identify a point's run; all are known before the measurement."""
+    """Return the tags that identify a point's run.
+
+    They name the point, its environment, its timing protocol and its limits. All of them are known
+    before the measurement.
+    """
     measured = identity.Identity(
         identity.point_id(point), environment.environment_id, point.replicate
     )
@@ -115,13 +120,19 @@ def point_tags(point: Point, environment: Environment) -> dict[str, str]:
 
 
 def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Point, dict[str, str]]:
-    """Return the point with its price, if one is known.
+    """Set the hourly price of a point, if a price is known.
 
     The price covers all devices of the point. The cores of a CPU are priced as part of their host.
 
+    Args:
+        point: The point. A price in its platform takes precedence over `prices`.
+        prices: Prices of devices and hosts.
+        environment: Environment of the point, which names the device and the host.
+
     Returns:
-        The point, and tags with the currency and, if the price comes from `prices`, its source. No
-        tags if the price is unknown.
+        A pair. The first position has the point, with `platform.price_per_hour` if it is known.
+        The second has tags with the currency and, if the price comes from `prices`, its source.
+        Without a price there are no tags.
     """
     price = point.platform.price_per_hour
     tags = {"price_currency": prices.currency or ""}
@@ -137,7 +148,10 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
 
 
 def make_record(measured: Measured) -> Record:
-    """Return the record of a measured point.
+    """Return the record of a measured point, which the store keeps as an MLflow run.
+
+    Args:
+        measured: The point, its environment, and the results of its processes.
 
     Raises:
         ArithmeticError: If a metric cannot be computed from the measured values.
@@ -191,8 +205,8 @@ def _step_tags(
     """Return the tags of a point with valid steps, including the result of the checks.
 
     Args:
-        measured: The point.
-        metrics: Its metrics.
+        measured: The point and the results of its processes.
+        metrics: Metrics of the point's run.
         begun_tags: Tags with which the run began. They override measured tags of the same name.
     """
     tags = {**_measured_tags(measured), **begun_tags}
@@ -270,11 +284,15 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
 
 
 def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
-    """Return tags about the operand types of matrix products; empty if the types are unknown.
+    """Return tags about the operand types of matrix products.
 
     Args:
-        types: Operand type -> share of the products' FLOPs.
-        precision: Precision of the point.
+        types: Operand type -> share of the products' FLOPs, in 0..1; empty if unknown.
+        precision: Precision that was requested, such as "bfloat16".
+
+    Returns:
+        `matmul_types`, and `precision_note` if over 1% of the FLOPs have operands of another
+        type. Empty if the types are unknown.
     """
     if not types:
         return {}
@@ -288,10 +306,14 @@ def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]
 
 
 def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
-    """Return tags about the profile and its caveats, such as a slowdown by the profiler.
+    """Return tags about the profile of a run and its caveats, such as a slowdown by the profiler.
 
-    The tag `extras` lists the additions to the timing, `profile` and `keep_trace`, that the run has
-    or cannot have. The word `limited` follows if a higher time or memory limit may yield a profile.
+    The tag `extras` lists which of `profile` and `keep_trace` the run has, so that a request for
+    them need not measure the point again. If the profile failed, it lists both. The word `limited`
+    follows if a higher time or memory limit may yield a profile.
+
+    Args:
+        profile: The profile, or the reason why the run has no profile.
     """
     if isinstance(profile, NoProfile):
         extras = f"profile keep_trace{' limited' if profile.limited else ''}"
@@ -314,9 +336,12 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
 
 
 def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
-    """Return tags about other work that took cores during any phase of any process.
+    """Return tags about other programs that took cores during any phase of any process.
 
     Empty if the system does not report contention.
+
+    Args:
+        answers: Answer of each process of the point.
     """
     prefixes = {
         **_CONTENTION_PREFIXES,
@@ -419,7 +444,10 @@ def _description(measured: Measured, record: Record) -> str:
 
 
 def _describe_roofline(metrics: Mapping[str, float]) -> str:
-    """Return the share of the roofline and the limiting peak as text; empty if they are unknown."""
+    """Return which share of the roofline a step reaches, and which peak limits it, as text.
+
+    Empty if the peaks are unknown.
+    """
     if "roofline_fraction" not in metrics:
         return ""
     rate = si(metrics["flops_per_second"])
@@ -436,7 +464,7 @@ def _describe_roofline(metrics: Mapping[str, float]) -> str:
 
 
 def _describe_operations(metrics: Mapping[str, float]) -> str:
-    """Return as text which operations take most of the profiled step; empty without a profile."""
+    """Return the operations that take most of a profiled step as text; empty without a profile."""
     prefix = "op_share."
     shares = {key.removeprefix(prefix): metrics[key] for key in metrics if key.startswith(prefix)}
     if not shares:
@@ -450,7 +478,12 @@ def _describe_operations(metrics: Mapping[str, float]) -> str:
 
 
 def energy_text(metrics: Mapping[str, float]) -> str:
-    """Return as text the energy per example, its part above idle, and the power."""
+    """Return the energy per example, its part above idle, and the power as text.
+
+    Args:
+        metrics: Metrics of a run, including `energy_per_example_joules`. Power and energy above
+            idle may be missing.
+    """
     example = metrics["energy_per_example_joules"]
     text = f"{si(example)}J an example"
     watts = metrics.get("power_watts")
@@ -460,13 +493,19 @@ def energy_text(metrics: Mapping[str, float]) -> str:
     if above_idle is None:
         return f"{text} at {si(watts)}W; idle power unknown"
     idle = si(metrics["power_idle_watts"])
-    return f"{text} at {si(watts)}W, of which {si(above_idle)}J above the idle power of {idle}W"
+    return f"{text} at {si(watts)}W, including {si(above_idle)}J above the idle power of {idle}W"
 
 
 def _describe_steps(
     metrics: Mapping[str, float], tags: Mapping[str, str], *, has_rate: bool
 ) -> str:
-    """Return the step rate with its 95% interval, the step time, and the steadiness as text."""
+    """Return the step rate with its 95% interval, the step time, and the steadiness as text.
+
+    Args:
+        metrics: Metrics of a run.
+        tags: Tags of the run, including `steady`.
+        has_rate: Whether to include the step rate and the step time.
+    """
     clauses = []
     rate = headline(metrics, steps=True) if has_rate else None
     if rate:
@@ -486,8 +525,8 @@ class Headline:
 
     Attributes:
         value: The number.
-        unit: Its unit.
-        ends: Ends of its 95% interval; None if it has no interval.
+        unit: Its unit, such as "examples/s".
+        ends: Lower and upper end of its 95% interval; None if it has no interval.
     """
 
     value: float
@@ -495,9 +534,9 @@ class Headline:
     ends: tuple[float, float] | None
 
     def relative(self) -> str:
-        """Return the half-width of the interval as a share of the value, such as "2.1%".
+        """Return the half-width of the interval relative to the value, as text such as "2.1%".
 
-        Shares of ten or more are shown as ">1000%", a missing interval as "-".
+        Ratios of ten or more are shown as ">1000%", and a missing interval as "-".
         """
         if not self.ends:
             return "-"
@@ -520,11 +559,12 @@ class Headline:
 
 
 def headline(metrics: Mapping[str, float], *, steps: bool = False) -> Headline | None:
-    """Return the main number of a run.
+    """Return the main number of a run, such as its throughput.
 
     Args:
         metrics: Metrics of the run.
-        steps: Whether to consider only the timed steps, in tokens or examples per second.
+        steps: Whether to consider only the rate of the timed steps, in tokens or examples per
+            second.
 
     Returns:
         The first metric that a kind of work declares as its headline, otherwise the rate of the

@@ -1,7 +1,9 @@
-"""The step time of a point at the machine's best speed, from reference kernels between the blocks.
+"""Estimate the step time of a point at the machine's best speed, from reference kernels.
 
-`paradnn.worker.series` models the times of the kernels. A kernel's best time comes from the
-ceilings, which belong to one environment, so times of different devices are never compared.
+A point is one configuration to measure. A reference kernel is a short computation that runs between
+the timed blocks of the point. Its time shows how fast the machine was. `paradnn.worker.series`
+models the times of the kernels. A kernel's best time comes from an earlier measurement in the same
+environment, so times of different devices are never compared.
 
 A point itself may slow the kernel, through heat, clock rates or the memory that the point fills.
 The kernel therefore also runs before the model is built. If it takes longer between the blocks, the
@@ -38,7 +40,8 @@ def reference_metrics(
 
     Args:
         timings: The timing of each process of the point.
-        peaks: Metrics of the ceilings, including the best time of each kernel in ms.
+        peaks: Metrics of the platform's peaks, including the best time of each kernel in ms
+            (`best_reference_...`).
         batch_size: Examples per step.
 
     Returns:
@@ -81,9 +84,9 @@ def at_reference(
         steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has
             fewer blocks.
         kernels: (blocks, processes) logarithms of kernel times in seconds.
-        before: (processes,) logarithms of the kernel's time before the model existed.
-        best: Logarithm of the kernel's best time in seconds, from the ceilings. If it is None,
-            the result has no metrics of the step at the best speed.
+        before: (processes,) logarithms of the kernel's time in seconds before the model existed.
+        best: Logarithm of the kernel's best known time in seconds. If it is None, the result has
+            no metrics of the step at the best speed.
         batch_size: Examples per step.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Measure the points of this folder on this machine: `python run.py`.
+"""Measure the points (configurations) of this folder on this machine: `python run.py`.
 
 The command needs Python and the packages of the engines. It skips points that have a result, so it
 continues after an interruption. On the machine that created the folder (`elsewhere=FOLDER`,

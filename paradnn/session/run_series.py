@@ -1,6 +1,7 @@
 """Metrics of a run with one value per block or time window, for the charts of MLflow.
 
-The charts show whether the run was steady. Analyses read the raw values from the run's files.
+A block is a number of steps that are timed together. The charts show whether the run was steady.
+Analyses read the raw values from the run's files.
 """
 
 from __future__ import annotations
@@ -27,18 +28,25 @@ _PHASES_BEFORE_BLOCKS = PHASES[: PHASES.index("warmup")]
 def warmup_step_times(timing: Timing) -> list[float]:
     """Return the step times of calibration and warm-up in seconds, in order.
 
-    The last trial of the calibration is the first block of the warm-up.
+    Calibration chooses the number of steps per block. Its last trial is the first block of the
+    warm-up.
+
+    Args:
+        timing: Timing of one process.
     """
     trials = [trial.seconds / trial.steps for trial in timing.calibration[:-1]]
     return trials + [seconds / timing.steps_per_block for seconds in timing.warmup]
 
 
 def block_series(measured: Measured) -> list[MetricSnapshot]:
-    """Return the step time of every block, one process after the other.
+    """Return the step time in ms of every block of a run, one process after the other.
 
-    The step of a value is the number of its block; the warm-up of the first process has negative
-    numbers. If there are more than `MAX_VALUES` blocks, each value is the mean over successive
-    blocks, and its step is the number of the first of them.
+    The step number of a value is the number of its block. The warm-up of the first process has
+    negative numbers. If there are more than `MAX_VALUES` blocks, each value is the mean over
+    successive blocks, and its step number is that of the first of them.
+
+    Args:
+        measured: The measured point with the results of its processes.
     """
     parts: list[tuple[int, float, list[float]]] = []  # first step, Unix seconds, step times
     blocks = 0
@@ -67,9 +75,10 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
 
 
 def latency_series(requests: Sequence[tuple[int, int]], start_time: int) -> list[MetricSnapshot]:
-    """Return median and maximum latency over time, in `_WINDOWS` windows of equal duration.
+    """Return median and maximum latency in ms over time, in `_WINDOWS` windows of equal duration.
 
-    The step of a value is the start of its window, in milliseconds after the first request was due.
+    The step number of a value is the start of its window, in milliseconds after the first request
+    was due.
 
     Args:
         requests: Pairs of the time at which a request was due and its latency, in ns; at least one.

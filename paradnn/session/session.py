@@ -1,11 +1,13 @@
 """One session of a driver: find the missing points, measure them and record them.
 
-While a worker measures, the driver only monitors it and renews its lease. The driver's own cost is
-recorded too: every second between two points belongs to one of the phases schedule, start and
-record.
+The driver is the process of `python -m paradnn.train`. A point is one configuration to measure: a
+model with its sizes, batch size, precision and so on. Worker processes measure the points. While a
+worker measures, the driver only monitors it and renews its lease in the store. The driver's own
+cost is recorded too: every second between two points belongs to one of the phases schedule, start
+and record.
 
 Each point is claimed, measured in one or more processes, and recorded. A session measures a group
-of points in rounds. Each round runs one process of every incomplete point of the group; with
+of points in rounds. Each round runs one process of every incomplete point of the group. With
 sweep.order=random, the order differs between rounds. Minutes therefore lie between the processes of
 a point, so its confidence interval includes drift.
 """
@@ -88,12 +90,16 @@ _LONGEST_PAUSE = 5.0
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
-    """Measure and record points in the given order; return a summary of the session.
+    """Measure and record points in the given order.
 
     Args:
-        points: The points. A point is skipped if `settings.resume` accepts its stored outcome.
+        points: The points: configurations to measure. A point is skipped if `settings.resume`
+            accepts its stored outcome.
         settings: Settings of the command.
         sweep: Name and id of the sweep; None for a single point outside a multirun.
+
+    Returns:
+        A summary of the session: the recorded points, and counts of skipped and missing points.
 
     Raises:
         ParadnnError: If an error that the user can correct is found before the first measurement.
@@ -107,7 +113,8 @@ def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> 
     """Measure the batches of points that a design chooses, until it returns an empty batch.
 
     Args:
-        design: Chooses each batch, given the results of the previous batch.
+        design: Adaptive design of the sweep. It chooses each batch, given the results of the
+            previous batch.
         settings: Settings of the command.
         sweep: Name and id of the sweep.
 
@@ -125,15 +132,16 @@ def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> 
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
-    """Measure the ceilings (peak rates) of a point's platform, even if the store contains them.
+    """Measure the peak rates of a point's platform, even if the store contains them.
 
     Args:
-        point: A point, whose platform and software are used.
+        point: A configuration. Only its platform and software are used.
         settings: Settings of the command.
 
     Returns:
-        A pair: the ceilings, or None if they cannot be measured; and the location of the run that
-        stores the ceilings, as text.
+        A pair. The first position has the ceilings, which are the peak FLOP/s and the memory
+        bandwidth, or None if they cannot be measured. The second position has the location of the
+        run that stores the ceilings, as text.
 
     Raises:
         WorkerError: If the device or the software stack of the point is unavailable.
@@ -154,7 +162,8 @@ class _ProcessStart:
 
     Attributes:
         schedule_seconds: Seconds from the end of the previous process, or from the recording of the
-            previous point, to the start of this process. The time to measure ceilings is excluded.
+            previous point, to the start of this process. The time to measure the peak rates of the
+            platform is excluded.
         unix_seconds: Start of the process in Unix seconds.
     """
 
@@ -170,6 +179,11 @@ class _Session:
         sweep: Name and id of the sweep; None for a single point.
         load_monitor: Observes the load that other processes have caused since `begin`.
         begin: Start of the session in seconds, on the clock of `time.perf_counter`.
+        pool: The workers.
+        tracker: Journal through which the session claims and records points in the store.
+        environments: Hardware and software versions under which each point is measured.
+        reporter: Prints the progress.
+        settings: Settings of the command.
         findings: Problems of this machine, recorded in the environment of every run.
         tags: Tags of every run.
         start_metrics: Start-up durations of this driver in seconds, recorded with every run.
@@ -209,7 +223,11 @@ class _Session:
         return None
 
     def run(self, points: Sequence[Point]) -> Summary:
-        """Measure the points that have no accepted outcome yet; return the summary."""
+        """Measure the points that have no accepted outcome in the store.
+
+        Returns:
+            The summary of the session.
+        """
         missing = self._find_missing(points)
         self._points = points
         self.summary.total = len(points)
@@ -223,7 +241,11 @@ class _Session:
         return self._carry_out(prepare, work, processes, DesignResult)
 
     def follow(self, design: SweepDesign) -> Summary:
-        """Measure the points that a design chooses, and store its conclusion in the parent run."""
+        """Measure the points that a design chooses, and store its conclusion in the parent run.
+
+        Returns:
+            The summary of the session, with the conclusion.
+        """
         prepare = partial(self._prepare, design.points)
         work = partial(self._follow, design)
         return self._carry_out(prepare, work, design.left, design.conclusion)
@@ -231,10 +253,11 @@ class _Session:
     def _prepare(self, points: Sequence[Point], planned: int | None = None) -> None:
         """Start the first worker and, for a sweep, open the parent run.
 
-        The worker imports its framework while the driver imports MLflow and opens the sweep.
+        The parent run holds the runs of the sweep's points. The worker imports its framework while
+        the driver imports MLflow and opens the parent run.
 
         Args:
-            points: The points to measure, or representatives of them.
+            points: The points to measure, or one representative point per required worker.
             planned: Number of points to measure; None if a design chooses them.
         """
         possible = (point for point in points if not self.environments.problem(point))
@@ -252,7 +275,7 @@ class _Session:
             self._record_earlier_points()
 
     def _record_earlier_points(self) -> None:
-        """Record the ids of earlier runs that replace measurements, for the page of the sweep."""
+        """Record the ids of earlier runs that replace measurements, for the sweep's HTML page."""
         if self._earlier_points:
             table = {"columns": ["run_id"], "data": [[run_id] for run_id in self._earlier_points]}
             self.tracker.annotate_sweep(
@@ -260,7 +283,7 @@ class _Session:
             )
 
     def _register(self, sweep: SweepInfo) -> None:
-        """Register this driver with its sweep, and warn about drivers on the same cores."""
+        """Store the lease of this driver, and warn about drivers of the sweep on the same cores."""
         planned = self._planned if self._shared_sweep_id else None
         lease = Lease(
             owner=Owner.current(),
@@ -342,7 +365,10 @@ class _Session:
         return summary
 
     def _session_tags(self) -> dict[str, str]:
-        """Return the tags of every run of this session; ParaDnn's tags override the user's."""
+        """Return the tags that every run of this session gets.
+
+        ParaDnn's tags override the user's tags of the same name.
+        """
         options = self.settings.sweep
         tags = {**self.settings.tracking.tags, **job_tags()}
         if self.sweep:
@@ -368,13 +394,10 @@ class _Session:
             self.reporter.say(f"this machine is busy: {load}: {advice}")
 
     def _find_missing(self, points: Sequence[Point]) -> list[Point]:
-        """Return the points to measure: those without an accepted outcome in the store, once each.
+        """Return the points without an accepted outcome in the store, once each.
 
         A point with an accepted outcome counts as skipped in the summary, and a point that occurs
         again in `points` counts as repeated.
-
-        Args:
-            points: The requested points.
         """
         finished: Mapping[Identity, Sequence[Finished]] = {}
         if self.resume.queries_store:
@@ -425,7 +448,7 @@ class _Session:
 
         Args:
             missing: The points that have no accepted outcome.
-            finished: The finished runs in the store, by measurement.
+            finished: Identity of a measurement -> its finished runs in the store.
         """
         if not finished:
             return
@@ -444,14 +467,14 @@ class _Session:
     def _start_clock(self) -> None:
         """Start the clock of the session and the clock of the first schedule phase.
 
-        The schedule phase of a point ends when its process starts.
+        The schedule phase of a point is the driver's time before its process starts.
         """
         now = time.perf_counter()
         self._clock_start = now
         self._schedule_start = now
 
     def _recording_metrics(self, record: Record) -> dict[str, float]:
-        """Return metrics that are known only when a point is recorded, in seconds.
+        """Return durations in seconds that are known only while a point is recorded, as metrics.
 
         They are the durations of the recording, of the driver's overhead for the point, of the
         session so far, and of the start of the driver. Also starts the schedule phase of the next
@@ -484,7 +507,7 @@ class _Session:
         If other drivers are measuring all remaining points, this driver waits and tries again.
 
         Args:
-            points: The points, none of which has an accepted outcome.
+            points: Points without an accepted outcome in the store.
         """
         queue = [DesignPoint(point, {}) for point in self._own_order(points)]
         unmeasured_in_a_row = 0
@@ -512,10 +535,10 @@ class _Session:
                 pause = min(1.5 * pause, _LONGEST_PAUSE)
 
     def _with_lost_points_first(self, queue: list[DesignPoint]) -> list[DesignPoint]:
-        """Move points whose driver was lost to the front of the queue of a shared sweep.
+        """Return the queue of a shared sweep with the points of lost drivers at the front.
 
-        The store is queried at random intervals, so that drivers rarely claim the same point at
-        once.
+        A driver is lost if it ended without recording a point that it had claimed. The store is
+        queried at random intervals, so that drivers rarely claim the same point at once.
         """
         now = time.monotonic()
         if self._shared_sweep_id is None or now < self._next_check_for_lost_points:
@@ -583,8 +606,8 @@ class _Session:
 
         Args:
             batch: The visits. A visit is one measurement of a point.
-            is_wanted: Returns whether a visit is still needed. It is called with False before the
-                point is claimed, and with True afterwards.
+            is_wanted: Returns whether a visit is still needed, given the visit and whether its
+                point has been claimed. It is called before and after the claim.
 
         Returns:
             The visits that were not measured, because they are no longer needed or because other
@@ -621,15 +644,15 @@ class _Session:
     ) -> bool:
         """Claim the point of a visit and run its first process.
 
-        If the visit takes turns with another visit, no process is run yet.
+        If blocks of the visit alternate with those of another visit, no process is run yet.
 
         Args:
-            visit: The visit.
+            visit: One measurement of a point.
             is_still_wanted: Returns, after the claim, whether the visit is still needed.
 
         Returns:
-            Whether the point has an outcome or is open. False if another driver holds it, or if
-            the visit is no longer needed.
+            Whether this driver has claimed the point or skipped it because it has an outcome.
+            False if another driver holds the point, or if the visit is no longer needed.
         """
         point = visit.point
         name = run_name(point)
@@ -695,7 +718,7 @@ class _Session:
         self.summary.skipped[outcome] += 1
 
     def _find_ceilings(self, point: Point, environment: Environment) -> Ceilings | None:
-        """Return the ceilings of a point's platform.
+        """Return the ceilings of a point's platform: its peak FLOP/s and memory bandwidth.
 
         The time to measure them is excluded from the phases of all points.
 
@@ -718,10 +741,6 @@ class _Session:
         The list is empty if no usable results were saved, or if the point is measured again
         regardless of stored results. It is also empty if the point requests a profile or a trace
         that the saved results lack.
-
-        Args:
-            point: The point.
-            claim: The claim of the point.
         """
         if claim.repeats:
             return []
@@ -734,7 +753,7 @@ class _Session:
         return [] if lacks_extras else results
 
     def _identify(self, point: Point) -> Identity:
-        """Return the identity of a point's measurement on this machine."""
+        """Return the hashes and the replicate that identify a measurement on this machine."""
         environment_id = self.environments.environment(point).environment_id
         return Identity(point_id(point), environment_id, point.replicate)
 
@@ -767,7 +786,13 @@ class _Session:
     def _end_processes(
         self, entries: Sequence[OpenPoint], results: Sequence[PointResult], start: _ProcessStart
     ) -> None:
-        """Add to each point the result of its process, in the order of `entries`."""
+        """Add the result of a process to each point.
+
+        Args:
+            entries: The points.
+            results: One result per point, in the same order.
+            start: Start of the processes.
+        """
         self._schedule_start = time.perf_counter()
         for entry, result in zip(entries, results, strict=True):
             phases = {**result.phases, "schedule": start.schedule_seconds}
@@ -775,7 +800,12 @@ class _Session:
             self.reporter.process_ended()
 
     def _take_turns(self, turns: BlockTurns, entries: Sequence[OpenPoint]) -> None:
-        """Measure two points in alternating blocks, each in a separate worker."""
+        """Measure and record two points in alternating blocks, each in a separate worker.
+
+        Args:
+            turns: Decides which point runs its next block.
+            entries: The two points.
+        """
         names = " and ".join(run_name(entry.point) for entry in entries)
         self.reporter.begin(f"{names}, by turns")
         start = self._begin_process()
@@ -804,7 +834,7 @@ class _Session:
 
         Args:
             entry: The point.
-            side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
+            side: Index of the point, 0 or 1, in a pair measured in alternating blocks; otherwise 0.
 
         Returns:
             The result. If no process was started, its outcome is `unavailable` or `oom_predicted`.
@@ -852,7 +882,7 @@ class _Session:
 
         Args:
             entry: The point.
-            side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
+            side: Index of the point, 0 or 1, in a pair measured in alternating blocks; otherwise 0.
         """
         point = entry.point
         records = point.workload.role(RunRecords)
@@ -925,7 +955,7 @@ def _end_driver(say: Callable[[str], None], reason: str) -> None:
     The heartbeat thread calls this function.
 
     Args:
-        say: Function that prints a message.
+        say: Prints a message to the user.
         reason: Why the driver must end.
     """
     say(f"ended: {reason}")

@@ -19,8 +19,9 @@ def end_with_processes(start: DriverStart | None, say: Callable[[str], None]) ->
     """End this driver, as Ctrl-C does, when a process on this host that launched it exits.
 
     Args:
-        start: The launcher's information about the start; None if no launcher started this driver.
-        say: Shows the reason to the user.
+        start: Start of this driver with the ids of the launching processes; None if no launcher
+            started this driver.
+        say: Prints the reason to the user.
 
     Raises:
         KeyboardInterrupt: If a launching process has exited already.
@@ -46,8 +47,9 @@ def end_with_processes(start: DriverStart | None, say: Callable[[str], None]) ->
 def interruptible() -> Iterator[None]:
     """Make the signals of schedulers and of a closed terminal end the session as Ctrl-C does.
 
-    Python ignores a KeyboardInterrupt that is raised in a callback of the garbage collector. In
-    that case the signal is sent again.
+    The signals are SIGTERM, SIGUSR2 and SIGHUP. Their handlers are restored at the end of the
+    context. Python ignores a KeyboardInterrupt that is raised in a callback of the garbage
+    collector. In that case the signal is sent again.
     """
     signals: tuple[signal.Signals, ...] = ()
     if threading.current_thread() is threading.main_thread():  # no other thread may handle signals

@@ -1,7 +1,7 @@
-"""The page of a sweep in its MLflow run, drawn when the sweep ends.
+"""The HTML page of a sweep in its MLflow run, drawn when the sweep ends.
 
-The analyses draw it in a separate process, because the driver must not import them. If that process
-fails, the sweep ends without a page.
+A separate process draws the page with the package `analysis`, which the driver must not import. If
+that process fails, the sweep ends without a page.
 """
 
 import json
@@ -37,14 +37,14 @@ _DESCRIPTION = (
 
 @dataclass
 class SweepPage:
-    """The page, the table of points and the report of a sweep.
+    """The HTML page, the table of points and the report of a sweep, stored in its parent run.
 
     Offline sweeps, interrupted sweeps and sweeps of a single point lack all three.
 
     Attributes:
-        tracking: The store.
-        sweep: The sweep.
-        notify: Receives a line if the page cannot be drawn.
+        tracking: Settings with the address of the store.
+        sweep: Name and id of the sweep.
+        notify: Prints a line to the user if the page cannot be drawn.
     """
 
     tracking: Tracking
@@ -52,13 +52,15 @@ class SweepPage:
     notify: Callable[[str], None]
 
     def add_to(self, end: SweepRun, summary: Summary) -> SweepRun:
-        """Return `end` with the page and the table as artifacts, named in the description.
-
-        If the sweep gets no page, `end` is returned unchanged.
+        """Add the page and the table of points to the content of a sweep's parent run.
 
         Args:
-            end: The end of the sweep.
-            summary: Counts of its points.
+            end: Content with which the parent run is closed.
+            summary: Counts of the sweep's points.
+
+        Returns:
+            `end` with the two files as artifacts, which the description names. If the sweep gets no
+            page, `end` is returned unchanged.
         """
         if not self._has_page(summary):
             return end
@@ -79,7 +81,11 @@ class SweepPage:
         )
 
     def log_report(self, summary: Summary) -> None:
-        """Add the report to the closed run of a long sweep; a failure is ignored."""
+        """Add the report to the closed parent run of a long sweep; ignore a failure.
+
+        Args:
+            summary: Duration and counts of the sweep.
+        """
         is_long = summary.seconds >= _MIN_REPORT_SECONDS and summary.total <= _MAX_REPORT_POINTS
         if is_long and self._has_page(summary):
             with Scratch() as folder:

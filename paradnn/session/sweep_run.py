@@ -1,7 +1,9 @@
 """The parent run of a sweep, opened before its first point and closed with counts of its points.
 
-If several drivers share a sweep, its points are counted in the store. The process that launched the
-drivers closes the parent run. If no process launched them, the last driver closes it.
+The runs of the sweep's points are stored below the parent run. A driver is a process of
+`python -m paradnn.train`, which measures the points. If several drivers share a sweep, its points
+are counted in the store. The process that launched the drivers closes the parent run. If no process
+launched them, the last driver closes it.
 """
 
 import time
@@ -30,13 +32,16 @@ def open_parent(
     planned_points: int | None = None,
     own_tags: Mapping[str, str] | None = None,
 ) -> str:
-    """Open the parent run of a sweep and return its id.
+    """Open the parent run of a sweep, or join the one that another driver opened.
 
     Args:
         tracker: Records the runs.
         sweep: Id, name and command of the sweep.
-        planned_points: Number of points to measure; None if a design chooses them.
-        own_tags: The user's tags.
+        planned_points: Number of points to measure; None if an adaptive design chooses them.
+        own_tags: The user's tags; None means no tags.
+
+    Returns:
+        The id of the parent run.
     """
     command = without_secrets(sweep.command)
     tags = {**(own_tags or {}), "sweep_id": sweep.sweep_id, "command": command}
@@ -56,14 +61,14 @@ def end_parent(
     conclusion: DesignResult,
     page: SweepPage,
 ) -> None:
-    """Close the parent run of a sweep with its counts, its page, and the result of its design.
+    """Close the parent run of a sweep with counts, an HTML page, and the result of its design.
 
     Args:
         tracker: Records the runs.
-        sweep: The sweep.
-        summary: Counts of its points.
-        conclusion: Result of its design.
-        page: Draws its page.
+        sweep: Id, name and command of the sweep.
+        summary: Counts of the sweep's points.
+        conclusion: Result of the sweep's adaptive design; empty for a grid.
+        page: Draws the sweep's HTML page.
     """
     state = "interrupted" if summary.interrupted else "finished"
     points = counted(summary.total, "point")
@@ -92,12 +97,15 @@ def end_parent(
 
 
 def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) -> Summary:
-    """Summarize a sweep that several drivers share, from the runs that the store holds now.
+    """Summarize a sweep that several drivers share, from the runs that are in the store now.
 
     Args:
-        tracker: The store.
-        sweep: The sweep.
-        points: Points of the sweep, from which the summary takes the names of the families.
+        tracker: Reads the runs.
+        sweep: Id, name and command of the sweep.
+        points: Points of the sweep. The summary takes the names of model families from them.
+
+    Returns:
+        The summary. Its rows have metrics only if the sweep has at most `_MAX_ROWS` points.
     """
     leases = tracker.leases_of_sweep()
     found = {
@@ -126,10 +134,11 @@ def shared_row(tracker: Journal, run: Finished, family: str, *, has_metrics: boo
     """Return the row of a point that a driver of a shared sweep measured.
 
     Args:
-        tracker: The store.
+        tracker: Reads the run.
         run: The run of the point.
-        family: Model family of the point.
-        has_metrics: Whether to read the metrics and the name of the run from the store.
+        family: Model family of the point, such as "fc".
+        has_metrics: Whether to read the metrics, the name and all tags of the run from the store.
+            If False, only the tags in `run` are used, and the family replaces a missing name.
     """
     metrics: Mapping[str, float] = {}
     tags = run.tags
@@ -150,19 +159,19 @@ def end_shared_sweep(
     tracker: Journal,
     sweep: SweepInfo,
     points: Sequence[Point],
-    own: Summary,
+    driver_summary: Summary,
     conclusion: DesignResult,
     page: SweepPage,
 ) -> None:
-    """End this driver's part of a shared sweep; if no other process is left, close the sweep too.
+    """End this driver's part of a shared sweep, and close the sweep if no other process is left.
 
     Args:
-        tracker: The store.
-        sweep: The sweep.
+        tracker: Records the runs.
+        sweep: Id, name and command of the sweep.
         points: Points of the sweep.
-        own: Summary of this driver.
-        conclusion: Result of the sweep's design.
-        page: Draws its page.
+        driver_summary: Summary of this driver's session.
+        conclusion: Result of the sweep's adaptive design; empty for a grid.
+        page: Draws the sweep's HTML page.
     """
     if conclusion.metrics or conclusion.artifacts:
         tracker.annotate_sweep(
@@ -174,7 +183,7 @@ def end_shared_sweep(
                 tags=conclusion.tags,
             )
         )
-    is_complete = not own.interrupted and own.missing <= 0
+    is_complete = not driver_summary.interrupted and driver_summary.missing <= 0
     tracker.unregister(is_complete=is_complete, conclusion=conclusion.text)
     try:
         leases = tracker.leases_of_sweep()
@@ -183,6 +192,6 @@ def end_shared_sweep(
         whole = shared_summary(tracker, sweep, points)
     except StoreError:  # results are in files, and `paradnn.sync` works without an ended sweep
         return
-    whole.interrupted = own.interrupted
-    whole.seconds = time.time() - own.started
+    whole.interrupted = driver_summary.interrupted
+    whole.seconds = time.time() - driver_summary.started
     end_parent(tracker, sweep, whole, DesignResult(whole.conclusion), page)

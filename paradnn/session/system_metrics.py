@@ -42,9 +42,9 @@ def sampling_seconds() -> float:
 
 
 class SystemSampler:
-    """Sample the use of CPU, memory, disk, network and NVIDIA GPUs in a thread.
+    """Context manager that samples the use of CPU, memory, disk, network and NVIDIA GPUs.
 
-    The thread runs while the `with` block of the sampler runs.
+    A thread takes the samples while the `with` block runs.
 
     Attributes:
         samples: The samples so far, fewer than `MAX_VALUES`. The step number of a sample is the

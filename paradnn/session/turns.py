@@ -1,8 +1,8 @@
 """Turns of two points on one machine: blocks of one point alternate with blocks of the other.
 
-Both points are built first. A disturbance of the machine affects two successive blocks in similar
-ways, so most of it cancels in the ratio of the two points (duet benchmarking: Bulej et al., ICPE
-2020).
+A point is one configuration to measure, and a block is a number of its steps. Both points are built
+first. A disturbance of the machine affects two successive blocks in similar ways, so most of it
+cancels in the ratio of the two points (duet benchmarking: Bulej et al., ICPE 2020).
 
 Each point of the pair is a side. A side reports the end of its turn (`paradnn.worker.turns`). The
 driver then stops the side's processes until the side's next turn, so that their thread pools do not
@@ -27,7 +27,7 @@ _CHECK_SECONDS = 0.2  # seconds between two checks for a premature end of a side
 
 
 def takes_turns(point: Point) -> bool:
-    """Return whether blocks of the point can alternate with those of another point.
+    """Return whether blocks of the point can alternate with blocks of another point.
 
     While a point waits, it must neither compute nor hold device memory that the other point needs.
     """
@@ -36,7 +36,7 @@ def takes_turns(point: Point) -> bool:
 
 
 class _SideConnection:
-    """The driver's connection to a side, and the side's process group."""
+    """The driver's connection to a side (one of two alternating points) and its process group."""
 
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         connection.settimeout(timeout)
@@ -62,7 +62,7 @@ class _SideConnection:
         return seconds
 
     def close(self) -> None:
-        """Close the connection and let the side continue without turns."""
+        """Close the connection and let the side continue without further pauses."""
         with contextlib.suppress(OSError):
             self._lines.close()
         self._connection.close()
@@ -81,18 +81,20 @@ class _SideConnection:
 
 
 class BlockTurns(contextlib.ExitStack):
-    """Turns of two points, until both have the required time and number of blocks.
+    """Alternates blocks of two points until both have the required time and number of blocks.
+
+    The two points are sides 0 and 1. In each round, each side runs one block, which is its turn.
 
     Args:
-        orders: Yields the order of the two sides in each round.
+        orders: Yields, for each round, the order in which sides 0 and 1 run.
         seconds: Minimum total duration of each side's turns in seconds.
         blocks: Minimum number of rounds.
         timeout: Maximum duration of a turn in seconds; None means no limit. A turn that exceeds
             the limit is the last turn of its side.
 
     Attributes:
-        pairs: Seconds per step of the first and the second side, for blocks that ran one
-            directly after the other.
+        pairs: Pairs of the seconds per step of side 0 and side 1, one pair per round in which both
+            sides ran.
     """
 
     def __init__(
@@ -119,14 +121,18 @@ class BlockTurns(contextlib.ExitStack):
         return self
 
     def path(self, side: int) -> str:
-        """Return the path of the socket on which a side's worker waits for its turn."""
+        """Return the path of the socket on which a side's worker waits for its turn.
+
+        Args:
+            side: Number of the side, 0 or 1.
+        """
         return str(self._folder / str(side))
 
     def play(self, ended: Sequence[HasEnded]) -> None:
-        """Alternate turns until there are enough blocks, then let one side finish after the other.
+        """Alternate blocks until there are enough, then let one side finish after the other.
 
         Args:
-            ended: A function per side that returns whether its process has ended.
+            ended: For each side, a function that returns whether the side's process has ended.
         """
         connections: dict[int, _SideConnection] = {}
         for side in next(self._orders):
@@ -160,7 +166,11 @@ class BlockTurns(contextlib.ExitStack):
                 time.sleep(0.01)
 
     def _accept(self, side: int, ended: HasEnded) -> _SideConnection | None:
-        """Return the connection of a side's process.
+        """Wait until the process of a side connects.
+
+        Args:
+            side: Number of the side, 0 or 1.
+            ended: Returns whether the process has ended.
 
         Returns:
             The connection; None if the process ended before it connected, or on a timeout.

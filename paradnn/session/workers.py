@@ -1,7 +1,7 @@
 """Worker processes: worker keys, process start, and the measurement of points in workers.
 
-A worker imports one framework and forks a child process per point. Points with equal keys share a
-worker.
+A worker imports one framework and forks a child process per point. A point is one configuration to
+measure. Points with equal worker keys share a worker.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class WorkerKey:
         threads: Maximum number of threads of an operation; None leaves the framework's default.
         platform: Name of the platform, such as "cpu".
         env: Additional environment variables, as sorted pairs of name and value.
-        side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
+        side: Index of the point, 0 or 1, in a pair measured in alternating blocks; otherwise 0.
         emulates_hosts: Whether processes of this host emulate the hosts of a point. It is part of
             the key because it changes the environment, and each worker has one environment.
     """
@@ -74,8 +74,8 @@ class WorkerKey:
         """Return the key of the worker that can measure a point.
 
         Args:
-            point: The point.
-            side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
+            point: The configuration to measure.
+            side: Index of the point, 0 or 1, in a pair measured in alternating blocks; otherwise 0.
         """
         platform = point.platform
         framework = point.framework
@@ -94,14 +94,14 @@ class WorkerKey:
     def environ(self) -> dict[str, str]:
         """Return the environment variables of the worker.
 
-        They are the environment variables of the driver, overridden by `variables`. Variables that
-        begin with `MLFLOW_` are omitted, because they give access to the store.
+        They are the environment variables of this process, overridden by those of `variables()`.
+        Variables that begin with `MLFLOW_` are omitted, because they give access to the store.
         """
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that this key sets. They are equal on all hosts."""
+        """Return the environment variables that follow from this key, for every host of a point."""
         # By default JAX reserves most of a device's memory, which would hide the peak of a point.
         device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if self.platform == "cpu":
@@ -141,11 +141,11 @@ _MAX_TOTAL_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one point.
+    """Time and memory limits of one point.
 
     Attributes:
         timeout: Time limit in seconds.
-        memory_bytes: Memory limit in bytes; None means no limit.
+        memory_bytes: Limit of the resident host memory in bytes; None means no limit.
     """
 
     timeout: float
@@ -157,7 +157,7 @@ _PAUSE_FACTOR = 10
 
 
 class PointProcesses:
-    """Processes of one point: a child of a worker, and the processes that the child started.
+    """Memory of the processes of one point: a child of a worker, and processes that it started.
 
     Args:
         worker: Process id of the worker.
@@ -173,13 +173,13 @@ class PointProcesses:
 
         Each process counts with at least the file-backed pages of the worker, because a separate
         process would need the same pages (`paradnn.worker.memory`). If the total exceeds the limit,
-        pages that several processes share count only once. This corrected total is reused for
-        `_PAUSE_FACTOR` times as long as its computation took, because private memory is slow to
-        read.
+        pages that several processes share count only once. This corrected total is slow to
+        compute. It is reused for ten times the duration of its computation (`_PAUSE_FACTOR`).
 
         Args:
             pid: Process id of the child.
-            limit: Memory limit in bytes; None skips the correction for shared pages.
+            limit: Memory limit in bytes. If the total does not exceed it, shared pages are not
+                corrected for; None never corrects for them.
         """
         resident = self._resident_by_process(pid)
         total = sum(resident.values())
@@ -232,22 +232,24 @@ def _private_bytes(pid: int, resident: int) -> int:
 
 @dataclass
 class ProcessMonitor:
-    """Driver's observations of a child process.
+    """Driver's observations of the child process that measures a point.
+
+    All times are in seconds, on the clock of `time.perf_counter`.
 
     Attributes:
-        begin: Start of the request. All times are in seconds, on the clock of `time.perf_counter`.
+        begin: Time at which the driver began to handle the request.
         processes: The processes whose memory counts.
-        has_eager: Whether an eager mode exists as an alternative to the point's compilation.
+        has_eager: Whether the point is compiled by a framework that also has an eager mode.
         pid: Process id of the child; None before it starts.
-        phase: Current phase.
+        phase: Name of the current phase, such as "start".
         entered: Start of the current phase.
         started: Start of the child; None before it starts.
         peak: Maximum resident bytes so far.
         stopped: Why the driver killed the child: "timeout" or "memory"; None if it did not.
-        killed_at: Time at which the driver killed the child.
+        killed_at: Time at which the driver killed the child; 0 if it did not.
         answer: Final answer; None until it arrives.
         measured: Answer that the child sends when it starts the profile; None before that.
-        news: Workload messages so far.
+        news: Messages about the progress of the workload so far.
         fault: Description of a message that violates the protocol; None if all are valid.
     """
 
@@ -271,12 +273,13 @@ class Worker:
     """One `python -m paradnn.worker` process and the pipes to it.
 
     Args:
-        key: Settings of the worker.
+        key: Interpreter, framework and other settings of the worker.
 
     Attributes:
         alive: Whether the worker can measure another point.
-        reached_point: Whether the worker started a child for the latest point, or failed to import
-            the framework. Otherwise the end of the worker is not a result of the point.
+        reached_point: Whether the end of the worker counts as a result of the latest point. True
+            if the worker started a child for the point, failed to import the framework, or sent an
+            invalid message.
         pid: Process id of the worker, which is also its process group.
 
     Raises:
@@ -331,9 +334,10 @@ class Worker:
         """Measure one point, and set `alive` to False if the worker cannot measure further points.
 
         Args:
-            point: The request, in the form of `paradnn.config.identity.point_request`.
+            point: The configuration as a request, from `paradnn.config.identity.point_request`.
             limits: Time and memory limits of the point.
-            on_news: Called with the name of each phase that begins and with each workload message.
+            on_news: Called with the name of each phase that begins, and with each message about
+                the progress of the workload.
 
         Returns:
             The outcome, and the answer if the child sent one. A failure of the child or the worker
@@ -386,7 +390,7 @@ class Worker:
         """Wait until the framework is imported.
 
         Returns:
-            None if the import succeeded, otherwise the outcome and its reason.
+            None if the import succeeded, otherwise a pair of outcome and reason.
 
         Raises:
             MessageError: If a message violates the protocol.
@@ -475,11 +479,11 @@ class Worker:
         monitor: ProcessMonitor,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> None:
-        """Record an event of the worker, and report the event if it is a phase or workload message.
+        """Store an event of the worker in `monitor`, and report phases and workload messages.
 
         Args:
-            event: The event.
-            monitor: Receives the observation.
+            event: Message of the worker.
+            monitor: Observations of the child.
             on_news: Called as in `measure`.
         """
         if isinstance(event, messages.Started):
@@ -500,7 +504,8 @@ class Worker:
     def _enforce(self, monitor: ProcessMonitor, limits: Limits, sent: float) -> None:
         """Kill the child if it exceeds a limit of the point.
 
-        The worker is killed if the child has not started yet, or does not exit after a kill.
+        The worker is killed instead if the child has not started yet, or if the killed child does
+        not exit within `_GRACE_SECONDS`.
 
         Args:
             monitor: Observations of the child.
@@ -589,9 +594,15 @@ class Worker:
         )
 
     def _events(self, timeout: float) -> list[Event]:
-        """Return the events that arrive within `timeout` seconds; wait for the first data only.
+        """Wait for data from the worker, and return the events that the data completes.
 
         Sets `alive` to False if the worker has closed the pipe.
+
+        Args:
+            timeout: Maximum wait in seconds.
+
+        Returns:
+            The events; empty if no data arrived, or if a message is incomplete.
 
         Raises:
             MessageError: If a message violates the protocol or exceeds a size limit.
@@ -627,7 +638,7 @@ class Worker:
 
 
 def _is_within_memory(measured: Answer | None, limits: Limits) -> TypeGuard[Answer]:
-    """Return whether the answer contains measurements whose memory peak is within the limit.
+    """Return whether an answer exists and its memory peak is within the limit.
 
     Args:
         measured: Answer that the child sent after the timed phases; None if it sent none.
@@ -639,7 +650,7 @@ def _is_within_memory(measured: Answer | None, limits: Limits) -> TypeGuard[Answ
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
-    """Live workers by key.
+    """Pool of running workers, at most one per worker key.
 
     Workers stay alive between points, so that points of several software stacks can alternate
     without repeated imports. If a new worker would exceed a limit, idle workers are closed, the
@@ -647,7 +658,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
     Args:
         limit: Maximum number of workers.
-        share: Maximum share of the host's memory for all workers together, in 0..1.
+        share: Maximum share of the host's available memory for all workers together, in 0..1.
     """
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
@@ -663,12 +674,12 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         self.close()
 
     def prepare(self, key: WorkerKey) -> None:
-        """Start the worker of a key, and return before the worker has imported its framework.
+        """Start the worker of a key without waiting for the import of its framework.
 
-        The import then overlaps with the driver's other work.
+        The import then overlaps with the driver's other work. A running worker is kept.
 
         Args:
-            key: Settings of the worker.
+            key: Interpreter, framework and other settings of the worker.
 
         Raises:
             OSError: If the interpreter cannot be started, or the pool is closed.
@@ -682,9 +693,20 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point as `Worker.measure` does, in the worker of `key`.
+        """Measure one point in the worker of a key; start the worker if it is not running.
 
         If the worker was killed before it started the point, a new worker measures the point.
+
+        Args:
+            key: Interpreter, framework and other settings of the worker.
+            point: The configuration as a request, from `paradnn.config.identity.point_request`.
+            limits: Time and memory limits of the point.
+            on_news: Called with the name of each phase that begins, and with each message about
+                the progress of the workload.
+
+        Returns:
+            The outcome, and the answer if the child sent one. The outcome is `unavailable` if the
+            interpreter cannot be started.
         """
         try:
             worker = self._get(key)
@@ -707,7 +729,10 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         return self._get(key).measure(point, limits, on_news)
 
     def close(self) -> None:
-        """Kill every worker and its child; later requests for a worker raise OSError."""
+        """Kill every worker and its child.
+
+        After that, `prepare` raises OSError, and `measure` returns the outcome `unavailable`.
+        """
         with self._lock:
             self._closed = True
             for key in list(self._workers):
@@ -726,7 +751,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             return self._workers[key]
 
     def _would_exceed_share(self) -> bool:
-        """Return whether another worker of the largest size would exceed the memory share."""
+        """Return whether another worker, as large as the largest, would exceed the memory share."""
         sizes = [
             PointProcesses(worker.pid).resident_bytes(worker.pid, None)
             for worker in self._workers.values()

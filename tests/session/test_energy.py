@@ -79,7 +79,7 @@ def test_energy_above_idle_is_separated_from_the_total() -> None:
     }
     assert {name: record.metrics[name] for name in expected} == pytest.approx(expected)
     assert "idle_power_note" not in record.tags
-    text = "0.781 J an example at 50 W, of which 0.469 J above the idle power of 20 W"
+    text = "0.781 J an example at 50 W, including 0.469 J above the idle power of 20 W"
     assert energy_text(record.metrics) == text
     assert f"Energy: {text}." in record.description
 

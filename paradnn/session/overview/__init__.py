@@ -1,8 +1,9 @@
 """The picture of one measured run: `overview.svg`, and `overview.html` with readouts.
 
-Both show the result as text, the roofline, the step time of each block and of the warm-up, the
-operations, and the phases. A kind of work adds its own charts (`RunRecords.charts`). Both files are
-self-contained and drawn in a few milliseconds.
+Both files show the result as text, the roofline, the step time of each block and of the warm-up,
+the operations, and the phases. A block is a number of steps that are timed together. A kind of work
+adds its own charts (`RunRecords.charts`). Both files are self-contained and drawn in a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ _MAX_QUANTILES = 80
 
 
 def overview_files(measured: Measured, record: Record) -> dict[str, str]:
-    """Return the pictures of a run by file name.
+    """Return the pictures of a run as text, by file name.
 
     Args:
-        measured: The point with the results of its processes.
-        record: Its record, with metrics, tags and description.
+        measured: The measured configuration with the results of its processes.
+        record: Metrics, tags and description of its run.
     """
     title = record.name
     lines = [line.replace("**", "") for line in record.description.split("\n\n")]
@@ -73,9 +74,10 @@ def overview_files(measured: Measured, record: Record) -> dict[str, str]:
 
 
 def _interactive(title: str, picture: str) -> str:
-    """Return a page with the picture and its readouts.
+    """Return an HTML page with the picture, and with a script that shows values at the pointer.
 
-    The page's security policy allows only its script, by a hash, and forbids it to load anything.
+    The page's security policy allows only this script, which it identifies by a hash. The policy
+    forbids the page to load anything.
     """
     script = (_FOLDER / "readouts.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -102,12 +104,15 @@ def _charts(measured: Measured, record: Record) -> Iterator[Chart | BarChart]:
 
 
 def roofline_chart(metrics: Mapping[str, float]) -> Chart:
-    """Return the roofline of the platform and the point's position (Williams et al., CACM 2009).
+    """Return a chart of a platform's roofline with the position of one measured configuration.
+
+    The roofline model is that of Williams et al., CACM 2009.
 
     Args:
-        metrics: Metrics of a point by name. The required metrics are `flops_per_second`,
+        metrics: Metrics of the configuration by name. The required metrics are `flops_per_second`,
             `arithmetic_intensity`, `peak_flops_per_second` and `peak_bytes_per_second`. If
             `step_time_low_ms` and `step_time_high_ms` are present, the chart shows the interval.
+            `step_time_ms` is then required, too.
     """
     rate = metrics["flops_per_second"]
     intensity = metrics["arithmetic_intensity"]
@@ -140,9 +145,14 @@ def roofline_chart(metrics: Mapping[str, float]) -> Chart:
 
 
 def _block_chart(timings: Sequence[Timing], metrics: Mapping[str, float]) -> Chart:
-    """Return a chart of the step time per block.
+    """Return a chart of the step time of each block, with the 95% interval if it is known.
 
-    The warm-up of the first process has negative block numbers.
+    A block is a number of steps that are timed together. The warm-up of the first process has
+    negative block numbers.
+
+    Args:
+        timings: Timing of each process.
+        metrics: Metrics of the run, including `step_time_ms`.
     """
     warmup = [1e3 * seconds for seconds in warmup_step_times(timings[0])]
     middle = metrics["step_time_ms"]
@@ -174,7 +184,10 @@ def _block_chart(timings: Sequence[Timing], metrics: Mapping[str, float]) -> Cha
 
 
 def _operation_chart(types: OperationTable) -> BarChart:
-    """Return a chart of the profiled step's shares by operation type, colored by category."""
+    """Return a chart of how the time of a profiled step divides among operation types.
+
+    Bars are colored by the category of the operation.
+    """
     rows = types.rows()
     categories = list(dict.fromkeys(row["category"] for row in rows[:-1]))
     colors = dict(zip(categories, chain(PALETTE, [GRAY] * len(categories)), strict=False))
@@ -211,7 +224,7 @@ def _phase_chart(metrics: Mapping[str, float]) -> BarChart:
 
 
 def _memory_chart(metrics: Mapping[str, float]) -> BarChart:
-    """Return a chart that compares the estimated and the peak memory with the limit."""
+    """Return a chart of the known memory metrics: estimated lower bound, peaks, and limit."""
     known = {
         "analytic lower bound": ("memory_lower_bound_bytes", BLUE),
         "peak until the end": ("peak_memory_bytes", ORANGE),
@@ -229,7 +242,9 @@ def _memory_chart(metrics: Mapping[str, float]) -> BarChart:
 def distribution_chart(
     title: str, processes: Sequence[Sequence[float]], limit: float | None = None
 ) -> Chart:
-    """Return a chart of latency quantiles. Its x axis is logarithmic in 1 / (1 - quantile).
+    """Return a chart of latency quantiles, with one curve per process.
+
+    The x axis shows the quantile q, on a logarithmic scale of 1 / (1 - q).
 
     Args:
         title: Title of the chart.

@@ -47,14 +47,14 @@ def plain_number(value: float) -> str:
 
 @dataclass(frozen=True)
 class ChartAxis:
-    """An axis from `low` to `high`.
+    """A horizontal or vertical axis of a chart.
 
     Attributes:
-        label: Name and unit.
+        label: Name and unit of the quantity.
         low: Value at the left or the bottom.
         high: Value at the right or the top.
         is_log: Whether the axis is logarithmic.
-        text: Formats the number at a tick.
+        text: Formats the value at a tick as text.
     """
 
     label: str
@@ -72,13 +72,13 @@ class ChartAxis:
         *,
         has_zero: bool = False,
     ) -> ChartAxis:
-        """Return a linear axis over finite values, with a margin.
+        """Return a linear axis that covers the finite values, with a margin.
 
         Args:
-            label: Name and unit.
-            values: The values to show.
-            text: Formats the number at a tick.
-            has_zero: Whether the axis begins at zero.
+            label: Name and unit of the quantity.
+            values: The values to show. Infinite values and NaN are ignored.
+            text: Formats the value at a tick as text.
+            has_zero: Whether to include zero, without a margin at the low end.
         """
         known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
         low = min(known)
@@ -90,7 +90,13 @@ class ChartAxis:
 
     @classmethod
     def log(cls, label: str, values: Iterable[float], text: Text = plain_number) -> ChartAxis:
-        """Return a logarithmic axis over the positive finite values, with a margin."""
+        """Return a logarithmic axis that covers the positive finite values, with a margin.
+
+        Args:
+            label: Name and unit of the quantity.
+            values: The values to show. Values that are not positive and finite are ignored.
+            text: Formats the value at a tick as text.
+        """
         known = [value for value in values if 0 < value < math.inf] or [1.0, 10.0]
         low = min(known)
         high = max(known)
@@ -98,7 +104,7 @@ class ChartAxis:
         return cls(label, low / widening, high * widening, is_log=True, text=text)
 
     def share(self, value: float) -> float:
-        """Return the position of a value on the axis, from 0 at `low` to 1 at `high`.
+        """Return the relative position of a value on the axis: 0 at `low`, 1 at `high`.
 
         A value outside the axis is moved to the nearer end.
         """
@@ -112,7 +118,7 @@ class ChartAxis:
         return min(1.0, max(0.0, position))
 
     def ticks(self) -> list[float]:
-        """Return round values within the axis, at most about `_MAX_TICKS`."""
+        """Return round values within the axis to label: about six (`_MAX_TICKS`) at most."""
         if self.is_log:
             return self._log_ticks()
         step = _round_step((self.high - self.low) / _MAX_TICKS)
@@ -145,7 +151,7 @@ class Chart:
         title: The title.
         x: The horizontal axis.
         y: The vertical axis.
-        legend: Text and color of each entry of the legend.
+        legend: Pairs of text and color, one per entry of the legend.
     """
 
     title: str
@@ -155,7 +161,14 @@ class Chart:
     _marks: list[str] = field(default_factory=list)
 
     def line(self, points: Sequence[Point], color: str, *, dashes: str = "", tip: str = "") -> None:
-        """Draw a line through points; `tip` is the text that appears at the pointer."""
+        """Draw a line through points.
+
+        Args:
+            points: Pairs (x, y) in units of the axes.
+            color: Color as in CSS.
+            dashes: Lengths of dashes and gaps in pixels, such as "6 4"; empty for a solid line.
+            tip: Text that appears at the pointer; empty for none.
+        """
         positions = " ".join(f"{self._left(x):.1f},{self._top(y):.1f}" for x, y in points)
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         self._marks.append(
@@ -166,9 +179,15 @@ class Chart:
     def dots(
         self, points: Sequence[Point], color: str, tips: Sequence[str], radius: float = 2.5
     ) -> None:
-        """Draw dots, each with a tip.
+        """Draw dots.
 
         A dot outside the range of the y axis is drawn hollow at the nearer end of the axis.
+
+        Args:
+            points: Pairs (x, y) in units of the axes.
+            color: Color as in CSS.
+            tips: Text per dot that appears at the pointer.
+            radius: Radius of a dot in pixels.
         """
         group = [f'<g fill="{color}" stroke="{color}">']
         for (x, y), tip in zip(points, tips, strict=True):
@@ -180,7 +199,14 @@ class Chart:
         self._marks.append("".join([*group, "</g>"]))
 
     def bars(self, points: Sequence[Point], width: float, color: str, tips: Sequence[str]) -> None:
-        """Draw vertical bars centered at x; `width` is in units of the x axis, which is linear."""
+        """Draw vertical bars from the bottom of the plot. The x axis must be linear.
+
+        Args:
+            points: Pairs of the center and the top of each bar, in units of the axes.
+            width: Width of a bar in units of the x axis.
+            color: Color as in CSS.
+            tips: Text per bar that appears at the pointer.
+        """
         pixels = max(1.0, width / (self.x.high - self.x.low) * _PLOT_WIDTH - 1)
         bottom = self._top(self.y.low)
         for (x, y), tip in zip(points, tips, strict=True):
@@ -191,7 +217,7 @@ class Chart:
             )
 
     def interval(self, x: float, low: float, high: float, color: str) -> None:
-        """Draw a vertical error bar from `low` to `high`."""
+        """Draw a vertical error bar at `x` from `low` to `high`, in units of the axes."""
         left = self._left(x)
         bottom = self._top(low)
         top = self._top(high)
@@ -201,7 +227,14 @@ class Chart:
         )
 
     def band(self, low: float, high: float, color: str, tip: str) -> None:
-        """Draw a horizontal band from `low` to `high` across the plot."""
+        """Draw a translucent horizontal band across the plot.
+
+        Args:
+            low: Lower end of the band in units of the y axis.
+            high: Upper end of the band in units of the y axis.
+            color: Color as in CSS.
+            tip: Text that appears at the pointer.
+        """
         top = self._top(high)
         height = max(1.0, self._top(low) - top)
         self._marks.append(
@@ -210,7 +243,15 @@ class Chart:
         )
 
     def note(self, x: float, y: float, text: str, color: str = GRAY, anchor: str = "start") -> None:
-        """Write a text slightly above a position in the plot."""
+        """Write a text slightly above a position in the plot.
+
+        Args:
+            x: Horizontal position in units of the x axis.
+            y: Vertical position in units of the y axis.
+            text: The text.
+            color: Color as in CSS.
+            anchor: The part of the text at `x`: "start", "middle" or "end".
+        """
         self._marks.append(
             f'<text x="{self._left(x):.1f}" y="{self._top(y) - 6:.1f}" fill="{color}" '
             f'text-anchor="{anchor}">{escape(text)}</text>'
@@ -287,7 +328,7 @@ class BarChart:
     Attributes:
         title: The title.
         bars: The bars, from the top.
-        legend: Text and color of each entry of the legend.
+        legend: Pairs of text and color, one per entry of the legend.
     """
 
     title: str
@@ -332,12 +373,12 @@ def _title(text: str) -> str:
 
 
 def _tip(text: str) -> str:
-    """Return the element that a browser shows at the pointer; empty for an empty text."""
+    """Return an SVG title element, which browsers show at the pointer; empty for an empty text."""
     return f"<title>{escape(text)}</title>" if text else ""
 
 
 def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -> str:
-    """Return a picture with a title, lines of text, and charts in two columns.
+    """Return an SVG picture with a title, lines of text, and charts in two columns.
 
     Args:
         title: The title.
