@@ -44,10 +44,10 @@ _REPLACE_PREFIX = """
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Address of a store.
+    """Address of a store of runs: a database, an MLflow server, a bundle or a Parquet store.
 
     Attributes:
-        uri: The tracking URI.
+        uri: The tracking URI, which may contain credentials.
         database: The file of a SQLite store; None for other stores.
     """
 
@@ -56,24 +56,24 @@ class StoreAddress:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the database and artifacts of a SQLite store; None for other stores."""
+        """Folder with the database and the artifacts of a SQLite store; None for other stores."""
         if self.database is None:
             return None
         return self.database.parent
 
     @property
     def scheme(self) -> str:
-        """Kind of store, without the database driver; `BUNDLE` for a file of results."""
+        """Kind of store, such as "sqlite", "https", "bundle" or "parquet"."""
         return self.uri.partition(":")[0].partition("+")[0]
 
     @property
     def is_sql(self) -> bool:
-        """Whether the store is a SQL database, whose tables can be read directly."""
+        """Whether the store is an SQL database, whose tables can be read directly."""
         return self.scheme in _SQL
 
     @property
     def is_bundle(self) -> bool:
-        """Whether the store is a read-only file of results (`paradnn.store.bundle`)."""
+        """Whether the store is a bundle: a read-only .zip of results (`paradnn.store.bundle`)."""
         return self.scheme == BUNDLE
 
     @property
@@ -83,7 +83,7 @@ class StoreAddress:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the store accepts no new runs: a file of results or a Parquet store."""
+        """Whether drivers cannot record runs in the store: a bundle or a Parquet store."""
         return self.is_bundle or self.is_parquet
 
     @property
@@ -93,19 +93,19 @@ class StoreAddress:
 
     @property
     def artifact_location(self) -> str | None:
-        """Artifact location for new experiments; None if MLflow chooses it."""
+        """URI of the folder for artifacts of new experiments; None if MLflow chooses it."""
         if self.folder is None:
             return None
         return (self.folder / _FOLDER).as_uri()
 
     @property
     def public(self) -> str:
-        """The address without secrets, for display and storage."""
+        """The URI without credentials, for display and storage."""
         return without_secrets(self.uri)
 
 
 def address_of(uri: str | None = None) -> StoreAddress:
-    """Return the address of a store, which need not exist.
+    """Parse the address of a store, which need not exist.
 
     Args:
         uri: A tracking URI, or a path: a database, a folder that contains mlflow.db, a Parquet
@@ -155,7 +155,7 @@ def address_of(uri: str | None = None) -> StoreAddress:
 
 
 def migration_remedy(address: StoreAddress) -> str:
-    """Return how to convert a folder in which MLflow stores runs as files.
+    """Return how to convert a folder in which MLflow stores runs as files to a database.
 
     Args:
         address: An address at which no database exists.
@@ -180,14 +180,15 @@ def migration_remedy(address: StoreAddress) -> str:
 
 
 def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
-    """Return the address of `uri` and check that it can be a store.
+    """Parse the address of a store for recording, and check that it can be such a store.
 
     Args:
         uri: As in `address_of`.
         write: Whether to create the folder of a SQLite store and check that it is writable.
 
     Raises:
-        StoreError: If the address is not a store, or if `write` is set and it cannot be written.
+        StoreError: If the address is neither a database nor an MLflow server, or if `write` is set
+            and the database cannot be written.
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
@@ -204,9 +205,10 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
 
 
 def _make_writable(path: Path) -> str:
-    """Create the folder of a database; return why the database cannot be written.
+    """Create the folder of a database file, and check that the file can be written.
 
-    The text is empty if it can be written.
+    Returns:
+        Why the file cannot be written; empty if it can be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +224,11 @@ def _make_writable(path: Path) -> str:
 
 
 def local_folder(address: str | None) -> Path | None:
-    """Return the folder of an artifact address; None if the address is not local."""
+    """Return the folder to which an artifact address points; None if it is not a local path.
+
+    Args:
+        address: A path, or a URI such as "file:///path"; None means no address.
+    """
     if not address:
         return None
     try:
@@ -243,7 +249,7 @@ def local_folder(address: str | None) -> Path | None:
 def artifact_folder(
     address: str | None, run_id: str, stores: Iterable[StoreAddress]
 ) -> Path | None:
-    """Return the local folder of a run's artifacts.
+    """Return the local folder of a run's artifacts, if it is trusted.
 
     A folder is trusted if it is inside the folder of its store or inside a folder in
     PARADNN_ARTIFACTS. If the store has no folder, an artifact folder with MLflow's usual layout
@@ -251,9 +257,9 @@ def artifact_folder(
     its database.
 
     Args:
-        address: Artifact address of the run.
-        run_id: The run.
-        stores: The stores that hold the run.
+        address: Address of the run's artifacts as stored; None if the run has none.
+        run_id: Id of the run.
+        stores: Addresses of the stores that hold the run; at least one.
 
     Returns:
         The folder; None if the address is not local.
@@ -292,11 +298,11 @@ def artifact_folder(
 
 
 def relocate_artifacts(address: StoreAddress) -> None:
-    """Correct the artifact addresses of a SQLite store that was moved.
+    """Correct the artifact addresses in the tables of a SQLite store that was moved.
 
-    An experiment's location is replaced by the folder next to the database if that folder has the
-    artifacts of its runs, or if the old folder is next to a database of the same name. Errors are
-    ignored, since a store may be read-only.
+    Other stores are left unchanged. An experiment's location is replaced by the folder next to the
+    database if that folder has the artifacts of its runs, or if the old folder is next to a
+    database of the same name. Errors are ignored, since a store may be read-only.
     """
     database = address.database
     new_location = address.artifact_location

@@ -57,12 +57,12 @@ Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]  # returns (name, conte
 
 
 def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
-    """Write runs and their files to one .zip atomically.
+    """Write runs, their artifacts and checksums to one .zip atomically.
 
     Args:
-        path: The .zip.
-        rows: The runs.
-        artifacts: Returns the files of a run.
+        path: The .zip, which is replaced if it exists.
+        rows: The runs with their params, tags and metrics.
+        artifacts: Returns the files of a run as pairs of name and content.
 
     Returns:
         The number of runs.
@@ -103,7 +103,10 @@ def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
 
 
 class BundleReader:
-    """Read a bundle like a store.
+    """Reads runs from a bundle, a .zip of results (`paradnn.store.reader.Reader`).
+
+    Args:
+        address: Address of the bundle.
 
     Raises:
         NoStoreError: If the file does not exist.
@@ -115,11 +118,11 @@ class BundleReader:
         self._rows = list(_rows(Path(address.uri.removeprefix(f"{BUNDLE}:"))))
 
     def experiments(self) -> list[str]:
-        """Return the names of the experiments."""
+        """Return the names of the experiments of the bundle's runs."""
         return sorted({row.run.experiment for row in self._rows})
 
     def read(self, query: Query) -> list[Row]:
-        """Return the runs that satisfy a query."""
+        """Return the runs that satisfy a query, with the params, tags and metrics it requests."""
         wanted = [row for row in self._rows if row.run.experiment in query.experiments]
         rows = [row for row in wanted if query.accepts(row.run, row.params, row.tags)]
         rows.sort(key=lambda row: row.run.start_ms or 0, reverse=query.newest is not None)
@@ -127,11 +130,14 @@ class BundleReader:
 
 
 def read_artifact(address: str, name: str) -> bytes | None:
-    """Return a file of a run; None if the run has no file of that name.
+    """Return the content of a run's file in a bundle; None if the run has no such file.
 
     Args:
         address: Artifact address of the run, which points into a bundle.
         name: Name of the file within the run.
+
+    Raises:
+        DataError: If the bundle is damaged.
     """
     path, prefix, members = _locate(address)
     if prefix + name in members:
@@ -140,10 +146,13 @@ def read_artifact(address: str, name: str) -> bytes | None:
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of a run as (name, content).
+    """Yield every file of a run in a bundle as a pair of name and content.
 
     Args:
         address: Artifact address of the run, which points into a bundle.
+
+    Raises:
+        DataError: If the bundle is damaged.
     """
     path, prefix, members = _locate(address)
     for member in members:
@@ -151,11 +160,14 @@ def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
 
 
 def extract(address: str, folder: Path | None) -> None:
-    """Verify the checksum of every file of a run, and optionally unpack the files.
+    """Verify the checksum of every file of a run in a bundle, and optionally unpack the files.
 
     Args:
         address: Artifact address of the run, which points into a bundle.
-        folder: Folder for the files; None only verifies them.
+        folder: Folder for the unpacked files; None only verifies the checksums.
+
+    Raises:
+        DataError: If a file is damaged, or would be written outside the folder.
     """
     path, prefix, members = _locate(address)
     for member in members:
@@ -169,10 +181,14 @@ def extract(address: str, folder: Path | None) -> None:
 
 
 def _locate(address: str) -> tuple[Path, str, list[str]]:
-    """Resolve the artifact address of a run.
+    """Find the files of a run in its bundle.
+
+    Args:
+        address: Artifact address of the run.
 
     Returns:
-        The path of the bundle, the prefix of the names of the run's files, and the full names.
+        The path of the bundle, the common prefix of the names of the run's files in the bundle, and
+        the names with this prefix.
     """
     path, _, run_id = address.removeprefix(f"{BUNDLE}:").rpartition("#")
     return Path(path), f"artifacts/{run_id}/", _open(Path(path))[2].get(run_id, [])
@@ -238,12 +254,19 @@ def _open(path: Path) -> _Bundle:
 
 @lru_cache(maxsize=8)
 def _opened(path: Path, changed: int, size: int) -> _Bundle:
-    """Open a bundle and check its manifest; the result is cached.
+    """Open a bundle and check its manifest; the result is cached until the file changes.
 
     Args:
         path: The bundle.
         changed: Time of the last change in nanoseconds; part of the cache key.
         size: Size of the .zip in bytes.
+
+    Returns:
+        The open .zip; file name -> checksum; and run id -> names of the run's files.
+
+    Raises:
+        DataError: If the bundle is damaged or exceeds a limit.
+        SchemaError: If the bundle has another schema version.
     """
     del changed
     try:

@@ -1,4 +1,8 @@
-"""Index of the runs in a store: finished runs, runs in progress, and their owners."""
+"""Index of the runs in a store: finished runs, runs in progress, and their owners.
+
+A run in progress is a claim: a driver (process of `python -m paradnn.train`) has reserved a point,
+which is one configuration to measure.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,11 @@ _NEVER = "1e300"
 
 
 def leases_in(tags: Mapping[str, str]) -> dict[str, Lease]:
-    """Return the leases in the tags of a sweep's parent run, by driver."""
+    """Return the leases of a sweep's drivers, by driver.
+
+    Args:
+        tags: Tags of the sweep's parent run. Invalid leases are skipped.
+    """
     leases = {}
     for key, text in tags.items():
         if key.startswith(DRIVER_LEASE):
@@ -79,10 +87,10 @@ class Entry:
 
     Attributes:
         run_id: Id of the run.
-        status: MLflow status of the run.
+        status: MLflow status of the run, such as "RUNNING".
         tags: Tags of the run. If a driver's lease covers a claim, the tag `EXPIRES` is the expiry
             of the lease.
-        leases: Leases of the drivers of a running sweep, by driver; empty for other runs.
+        leases: Driver -> lease, if the run is the parent run of a running sweep; otherwise empty.
     """
 
     run_id: str
@@ -92,7 +100,7 @@ class Entry:
 
     @property
     def identity(self) -> Identity:
-        """The measurement of the run."""
+        """The measurement of the run: point, environment and number of the repetition."""
         point = self.tags.get("point_id", "")
         environment = self.tags.get("environment_id", "")
         return Identity(point, environment, int(self.tags.get("replicate", 0)))
@@ -104,20 +112,20 @@ class Entry:
 
     @property
     def owner(self) -> str:
-        """Owner tag of the process that holds the run; empty if no process holds it."""
+        """Owner tag of the process that claimed the run; empty if the run has no such tag."""
         return self._claim_tag(OWNER)
 
     @property
     def parsed_owner(self) -> Owner | None:
-        """The process that holds the run; None if no process holds it or the tag is invalid."""
+        """The process that claimed the run; None if the owner tag is absent or invalid."""
         if not self.owner:
             return None
         return Owner.read(self.owner)
 
     def is_abandoned(self) -> bool:
-        """Whether the run is RUNNING although no process will finish it.
+        """Return whether the run is RUNNING although no process will finish it.
 
-        The process that launched a sweep, or the last of its drivers, finishes the sweep.
+        The parent run of a sweep is abandoned if neither the launching process nor a driver runs.
         """
         if self.status != "RUNNING":
             return False
@@ -128,7 +136,7 @@ class Entry:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the tags of the run are valid; other programs may write to the store too."""
+        """Whether the tags of the run are valid; other programs may have written them."""
         replicate = self.tags.get("replicate", "0")
         if not (replicate.isascii() and replicate.isdigit() and len(replicate) < 10):
             return False
@@ -152,13 +160,22 @@ class Entry:
         return self.tags.get(tag) or self.tags.get(_EARLIER_NAMES[tag], "")
 
     def is_claim_of(self, owner: str) -> bool:
-        """Whether the run is an unfinished claim of the process with this owner tag."""
+        """Return whether the run is an unfinished claim of a process.
+
+        Args:
+            owner: Owner tag of the process.
+        """
         is_open = self.status == "RUNNING" and not self.outcome
         return is_open and self.tags.get("kind") != "sweep" and self.owner == owner
 
 
 class RunIndex:
-    """Finished and claimed runs in one experiment of a store, newest first."""
+    """Index of the finished and the claimed runs in one experiment of a store.
+
+    Args:
+        reader: Reads the store.
+        experiment: Name of the experiment.
+    """
 
     def __init__(self, reader: Reader, experiment: str) -> None:
         self._reader = reader
@@ -173,12 +190,15 @@ class RunIndex:
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Return the finished runs in the given environments.
+        """Return the finished runs that were measured in given environments, or by a given sweep.
 
         Args:
-            environment_ids: The environments.
+            environment_ids: Ids of the environments (hashes of hardware and software versions).
             sweep_id: Id of a sweep whose runs are included whatever their environment; None
-                includes no such sweep.
+                includes only runs in the environments.
+
+        Returns:
+            Measurement -> its finished runs.
         """
         wanted = [("environment_id", name) for name in environment_ids]
         if sweep_id:
@@ -192,7 +212,12 @@ class RunIndex:
         return dict(found)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the metrics and tags of a run; the tag `mlflow.runName` is its name.
+        """Return the metrics and the tags of a run, in this order.
+
+        The name of the run is the value of the tag `mlflow.runName`.
+
+        Args:
+            run_id: Id of a run in any experiment of the store.
 
         Raises:
             StoreError: If the store has no such run.
@@ -209,7 +234,12 @@ class RunIndex:
         return metrics, tags
 
     def of_point(self, identity: Identity, *, everywhere: bool = False) -> list[Entry]:
-        """Return the runs of one measurement in this experiment, or in the whole store."""
+        """Return the runs of one measurement, finished or not, newest first.
+
+        Args:
+            identity: The measurement: point, environment and replicate.
+            everywhere: Whether to search all experiments of the store.
+        """
         if everywhere:
             experiments = self._all_experiments()
         else:
@@ -221,7 +251,7 @@ class RunIndex:
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
         """Return the finished runs of one measurement, in all experiments of the store.
 
-        All experiments share ceilings, because ceilings are properties of a machine.
+        All experiments share runs with peak rates, because those are properties of a machine.
         """
         entries = self.of_point(identity, everywhere=True)
         return [Finished(entry.run_id, entry.tags) for entry in entries if entry.outcome]
@@ -230,11 +260,11 @@ class RunIndex:
         return tuple(self._reader.experiments())
 
     def running(self) -> list[Entry]:
-        """Return the runs of any kind that are still RUNNING."""
+        """Return the runs of any kind whose MLflow status is RUNNING."""
         return self._entries(status="RUNNING")
 
     def claimed(self) -> set[Identity]:
-        """Return the points that a running driver is measuring now."""
+        """Return the measurements that running drivers have claimed but not recorded."""
         points = (
             entry
             for entry in self.running()
@@ -243,9 +273,9 @@ class RunIndex:
         return {entry.identity for entry in points if not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the points of a sweep that were claimed by drivers that are gone.
+        """Return the measurements of a sweep that drivers claimed but did not finish before ending.
 
-        Other drivers may have measured some of them since.
+        Other drivers may have finished some of them since.
         """
         tags = {"kind": ("point",), "sweep_id": (sweep_id,)}
         killed = self._entries(status="KILLED", tags=tags)
@@ -254,11 +284,15 @@ class RunIndex:
         return {entry.identity for entry in lost if not entry.outcome}
 
     def with_tag(self, key: str, value: str) -> list[Entry]:
-        """Return the runs whose tag `key` has the given value."""
+        """Return the runs whose tag `key` has the given value, newest first."""
         return self._entries(tags={key: (value,)})
 
     def _entries(self, **conditions: Any) -> list[Entry]:
-        """Return the runs that satisfy the given fields of `Query`, newest first."""
+        """Return the runs that satisfy conditions, newest first; report and skip invalid runs.
+
+        Args:
+            conditions: Fields of `Query`.
+        """
         conditions.setdefault("experiments", (self._experiment,))
         query = Query(unfinished=True, columns=_INDEX_COLUMNS, **conditions)
         newest = sorted(
@@ -272,7 +306,7 @@ class RunIndex:
         return self._with_leases([entry for entry in entries if entry.is_readable])
 
     def leases(self, run_id: str) -> dict[str, Lease]:
-        """Return the leases of a sweep's drivers, by driver.
+        """Return the leases of the drivers of a sweep, by driver.
 
         Args:
             run_id: Id of the parent run of the sweep.
@@ -289,18 +323,18 @@ class RunIndex:
         return rows[0].tags
 
     def _with_leases(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries, each completed by `_with_lease`."""
         known: dict[str, Mapping[str, Lease]] = {}
         return [self._with_lease(entry, known) for entry in entries]
 
     def _with_lease(self, entry: Entry, known: dict[str, Mapping[str, Lease]]) -> Entry:
-        """Return an entry with the expiry of its driver's lease, or a sweep with all its leases.
+        """Complete the entry of a running claim or sweep with the leases that cover it.
 
+        A claim gets the expiry of its driver's lease, and a sweep gets the leases of all drivers.
         Leases of processes on this host are not read, because the process itself can be checked.
 
         Args:
-            entry: The entry.
-            known: Parent run -> leases that were read before; this function adds to it.
+            entry: The entry. Any other entry is returned unchanged.
+            known: Id of a parent run -> leases that were read before; this function adds to it.
         """
         if entry.status != "RUNNING" or entry.outcome:
             return entry
@@ -326,15 +360,22 @@ class RunIndex:
 
 
 def status_of(outcome: str | None) -> str:
-    """Return the MLflow status of a run with this outcome."""
+    """Return the MLflow status of an ended run: "FINISHED" for the outcome "ok", or "FAILED"."""
     return "FINISHED" if outcome == "ok" else "FAILED"
 
 
 def close_run(client: MlflowClient, entry: Entry) -> bool:
     """End an abandoned run.
 
+    A run with an outcome only gets its final status. A run without an outcome gets the status
+    KILLED and a reason.
+
+    Args:
+        client: Client of the store.
+        entry: The abandoned run.
+
     Returns:
-        Whether the run had no outcome. A run with an outcome only gets its final status.
+        Whether the run had no outcome.
     """
     if entry.outcome in OUTCOMES:  # the record is complete, only the final status is missing
         client.set_terminated(entry.run_id, status_of(entry.outcome))
@@ -345,7 +386,11 @@ def close_run(client: MlflowClient, entry: Entry) -> bool:
 
 
 def close_abandoned(index: RunIndex, client: Callable[[], MlflowClient]) -> int:
-    """End all abandoned runs.
+    """End all abandoned runs of an experiment.
+
+    Args:
+        index: Index of the experiment.
+        client: Returns the client of the store. It is called only if a run is abandoned.
 
     Returns:
         The number of abandoned runs without an outcome.

@@ -53,7 +53,7 @@ _SETTINGS = {
 
 
 def client_of(address: StoreAddress) -> MlflowClient:
-    """Return a client of the store; the first import of MLflow takes seconds."""
+    """Return an MLflow client of a store. The first call takes seconds to import MLflow."""
     for variable, value in _SETTINGS.items():
         os.environ.setdefault(variable, value)
     # MLflow prints the address of each run, including its password.
@@ -70,18 +70,18 @@ def client_of(address: StoreAddress) -> MlflowClient:
 def open_experiment(
     address: StoreAddress, name: str, about: Mapping[str, str] | None = None
 ) -> tuple[MlflowClient, str]:
-    """Open an experiment for writing; create the database and the experiment if absent.
+    """Open an experiment for writing, and create the database and the experiment if absent.
 
     Creating an experiment in a SQLite store also enables the write-ahead log, so that readers do
     not block writers. Its artifacts are stored in a folder next to the database.
 
     Args:
-        address: The store.
+        address: Address of the store.
         name: Name of the experiment.
-        about: Tags of a new experiment.
+        about: Tags that a new experiment gets; None means no tags.
 
     Returns:
-        A client, and the id of the experiment.
+        A pair: a client of the store, and the id of the experiment.
 
     Raises:
         StoreError: If the experiment was deleted, or if a server stores its artifacts.
@@ -141,10 +141,10 @@ def require_usable(address: StoreAddress, name: str, stage: str, location: str) 
     """Check that an experiment can be written.
 
     Args:
-        address: The store.
+        address: Address of the store.
         name: Name of the experiment.
-        stage: MLflow's lifecycle stage of the experiment.
-        location: Artifact location of the experiment.
+        stage: MLflow's lifecycle stage of the experiment: "active" or "deleted".
+        location: Address of the experiment's artifacts.
 
     Raises:
         StoreError: If the experiment was deleted, or if a server stores its artifacts.
@@ -166,7 +166,12 @@ def store_errors(where: str) -> Iterator[None]:
     """Convert errors of MLflow, its database or the network into StoreError.
 
     Args:
-        where: Prefix of the messages.
+        where: Location of the store as text, with which the messages begin.
+
+    Raises:
+        StoreAwayError: If the store is unreachable, so that a retry may succeed.
+        StoreRefusalError: If the store denies access.
+        StoreError: If the store fails for another reason.
     """
     try:
         yield
@@ -185,7 +190,8 @@ def store_errors(where: str) -> Iterator[None]:
 def wraps_errors(kind: type[T]) -> type[T]:
     """Decorate a class so that each of its public methods runs inside `store_errors`.
 
-    The class must have an attribute `where`.
+    Args:
+        kind: The class. Its attribute `where` must give the location of the store, as text.
     """
 
     def inside(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,9 +209,12 @@ def wraps_errors(kind: type[T]) -> type[T]:
 
 
 def is_listening(uri: str) -> bool:
-    """Whether a server answers a single request with a time limit of three seconds.
+    """Return whether a server answers a single request within three seconds.
 
     Always True for a database.
+
+    Args:
+        uri: Tracking URI of the store.
     """
     if not uri.startswith("http"):
         return True
@@ -220,7 +229,10 @@ def is_listening(uri: str) -> bool:
 
 
 def one_line_of(error: BaseException) -> str:
-    """Return the innermost cause of an error in one line, without credentials in addresses."""
+    """Return the message of an error's innermost cause in one line of at most 300 characters.
+
+    Credentials in addresses are masked.
+    """
     *_, cause = _causes(error)
     return without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
 
@@ -259,7 +271,12 @@ def _store_error(where: str, error: BaseException) -> StoreError:
 
 
 def _status(error: BaseException, causes: Sequence[BaseException]) -> int | None:
-    """Return the HTTP status of a server's answer; None if there was no answer."""
+    """Return the HTTP status of the server's answer that caused an error; None without an answer.
+
+    Args:
+        error: The error.
+        causes: The error and its chain of causes, as from `_causes`.
+    """
     for cause in causes:
         response = getattr(cause, "response", None)
         if isinstance(cause, _loaded("requests.exceptions", "HTTPError")) and response is not None:
@@ -272,7 +289,7 @@ def _status(error: BaseException, causes: Sequence[BaseException]) -> int | None
 
 
 def _loaded(module: str, *names: str) -> tuple[type[BaseException], ...]:
-    """Return exception classes of a module; empty if it is not imported."""
+    """Return exception classes of a module; empty if the module has not been imported."""
     if module in sys.modules:
         return tuple(getattr(sys.modules[module], name) for name in names)
     return ()

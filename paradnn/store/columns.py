@@ -16,10 +16,10 @@ from paradnn.store.runs import LARGEST, OUTCOME_TAGS, Query, Row, Run, Values
 
 
 class Texts:
-    """A column with a text or None for each run.
+    """A column with a text or None for each run, stored as integer codes.
 
     Attributes:
-        codes: Code of each run's text, of shape (runs,) and type int32; -1 means no text.
+        codes: int32 array of shape (runs,): the code of each run's text; -1 means no text.
         code_of: Text -> code; codes count from 0 in the order of this mapping.
     """
 
@@ -29,12 +29,12 @@ class Texts:
 
     @classmethod
     def missing(cls, length: int) -> Self:
-        """Return a column of the given length in which no run has a text."""
+        """Return a column of `length` runs without any text."""
         return cls(np.full(length, -1, dtype="int32"))
 
     @classmethod
     def of(cls, values: Iterable[str | None]) -> Self:
-        """Return the column of the given values."""
+        """Return a column with the given values, one per run."""
         code_of: dict[str, int] = {}
         codes = [
             -1 if value is None else code_of.setdefault(value, len(code_of)) for value in values
@@ -43,7 +43,7 @@ class Texts:
 
     @classmethod
     def constant(cls, text: str, length: int) -> Self:
-        """Return a column of the given length in which every run has the same text."""
+        """Return a column of `length` runs that all have the same text."""
         return cls(np.zeros(length, dtype="int32"), {text: 0})
 
     def __iter__(self) -> Iterator[str | None]:
@@ -51,11 +51,15 @@ class Texts:
         return iter([values[code] for code in self.codes.tolist()])
 
     def equals(self, text: str) -> NDArray[np.bool_]:
-        """Return a mask of shape (runs,): whether each run has the given text."""
+        """Return a mask of shape (runs,) that is True for the runs with the given text."""
         return np.equal(self.codes, self.code_of.get(text, -2))
 
     def filled(self, other: Self) -> Self:
-        """Return a copy whose missing texts come from the column `other` of the same runs."""
+        """Return a copy in which missing texts are taken from another column.
+
+        Args:
+            other: Column of the same runs, in the same order.
+        """
         filled = type(self)(self.codes.copy(), dict(self.code_of))
         missing = np.flatnonzero((self.codes < 0) & (other.codes >= 0))
         codes = [filled.code_of.setdefault(text, len(filled.code_of)) for text in other.code_of]
@@ -70,7 +74,12 @@ MAX_PART_ROWS = 1 << 16  # key codes are sorted as 16-bit integers
 
 
 def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
-    """Split rows of (run id, key, value) into parts of at most `MAX_PART_ROWS` rows."""
+    """Split rows of a table into parts of at most `MAX_PART_ROWS` rows, as columns.
+
+    Args:
+        kind: Kind of the values: "params", "tags" or "metrics".
+        rows: Tuples of (run id, key, value).
+    """
     rows = iter(rows)
     while part := list(islice(rows, MAX_PART_ROWS)):
         run_ids, keys, values = zip(*part, strict=True)
@@ -83,7 +92,7 @@ def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
 
 
 def of_batch(batch: pa.RecordBatch) -> Part:
-    """Convert a batch of rows that `paradnn.store.scan` sent."""
+    """Convert an Arrow batch from `paradnn.store.scan` to columns of run ids, keys and values."""
     run_ids, keys, values = batch.columns
     column: Texts | NDArray[np.float64]
     if pa.types.is_dictionary(values.type):
@@ -99,10 +108,10 @@ def _texts(column: pa.DictionaryArray) -> Texts:
 
 
 class RunFields(Sequence[Run]):
-    """Runs whose fields are stored as columns, so that millions fit in memory.
+    """A sequence of runs whose fields are stored as columns, so that millions fit in memory.
 
     Args:
-        columns: Field of `Run` -> its values.
+        columns: Name of each field of `Run` -> its values, one per run.
     """
 
     def __init__(self, columns: dict[str, pa.Array]) -> None:
@@ -123,7 +132,11 @@ class RunFields(Sequence[Run]):
 class Records:
     """Runs and their params, tags and metrics as columns.
 
-    Entry i of every column belongs to run i. If the run lacks the key, the entry is -1 or NaN.
+    Entry i of every column belongs to run i. If the run lacks the param, tag or metric, the entry
+    is None or NaN.
+
+    Args:
+        runs: The runs. A run that occurs twice is kept once.
 
     Attributes:
         runs: The runs, each once.
@@ -151,15 +164,23 @@ class Records:
         return {run.run_id: position for position, run in enumerate(self.runs)}
 
     def texts(self, name: str) -> list[str | None] | pa.Array:
-        """Return a text field of `Run` of every run."""
+        """Return a text field of all runs.
+
+        Args:
+            name: Name of a field of `Run`, such as "run_id".
+        """
         if isinstance(self.runs, RunFields):
             return self.runs.columns[name]
         return [getattr(run, name) for run in self.runs]
 
     def times(self, name: str) -> NDArray[np.int64]:
-        """Return a time field of `Run` of every run in Unix milliseconds, of shape (runs,).
+        """Return a time field of all runs, in Unix milliseconds.
 
-        A missing time is -1.
+        Args:
+            name: Name of a field of `Run`: "start_ms" or "end_ms".
+
+        Returns:
+            Array of shape (runs,); -1 means a missing time.
         """
         if isinstance(self.runs, RunFields):
             return np.asarray(self.runs.columns[name].fill_null(-1).to_numpy(), dtype="int64")
@@ -167,7 +188,7 @@ class Records:
         return np.array([-1 if time is None else time for time in times], dtype="int64")
 
     def rows(self) -> list[Row]:
-        """Return the runs with their values."""
+        """Return each run with its params, tags and metrics as a row."""
         rows = [Row(run, {}, {}, {}) for run in self.runs]
         for kind in get_args(Values):
             for name, column in getattr(self, kind).items():
@@ -179,7 +200,7 @@ class Records:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
-        """Return the columns of the given rows."""
+        """Convert rows to columns."""
         records = cls(row.run for row in rows)
         for kind in get_args(Values):
             entries = (
@@ -189,13 +210,13 @@ class Records:
         return records
 
     def add(self, kind: Values, parts: Iterable[Part]) -> None:
-        """Add all values of one kind; values of unknown runs are skipped.
+        """Add all values of one kind. Values of unknown runs are skipped.
 
         A column that exists already is replaced.
 
         Args:
-            kind: Kind of values.
-            parts: Rows of a table.
+            kind: Kind of the values: "params", "tags" or "metrics".
+            parts: Parts of a table, each with columns of run ids, keys and values.
         """
         absent: Any = np.int32(-1)
         if kind == "metrics":
@@ -240,10 +261,13 @@ class Records:
             getattr(self, kind)[name] = Texts(column, code_of)
 
     def matching(self, query: Query) -> Self:
-        """Return the runs that satisfy the tag filters and the outcome condition of a query."""
+        """Return the runs that satisfy the tag filters and the outcome condition of a query.
+
+        Other conditions of the query are ignored.
+        """
         nothing = Texts.missing(len(self.runs))
-        # Each condition is a list of masks, of which at least one must hold. Without conditions,
-        # all runs are accepted.
+        # Each condition is a list of masks. A run satisfies it if at least one mask is True.
+        # Without conditions, all runs are accepted.
         conditions = [
             [self.tags.get(name, nothing).equals(text) for text in texts]
             for name, texts in query.tags.items()
@@ -256,7 +280,11 @@ class Records:
         return self.selected(accepted)
 
     def selected(self, accepted: Any) -> Self:
-        """Return the runs that a mask of shape (runs,) selects, with their values."""
+        """Return the selected runs with their params, tags and metrics.
+
+        Args:
+            accepted: Boolean mask of shape (runs,).
+        """
         accepted = np.asarray(accepted, dtype=bool)
         if np.all(accepted):
             return self
@@ -274,7 +302,11 @@ class Records:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Merge the runs of several stores; a run in more than one store appears once."""
+        """Merge the runs of several stores. A run in more than one store appears once.
+
+        Args:
+            parts: The runs of each store. For a value in several parts, the last part counts.
+        """
         merged = cls(run for part in parts for run in part.runs)
         parts_with_ids = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
         for kind in get_args(Values):
@@ -287,9 +319,10 @@ class Records:
         return merged
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """Restore infinities in a metric, in place, and return it, of shape (runs,).
+        """Return a metric of all runs as an array of shape (runs,), NaN where it is missing.
 
-        MLflow's SQL stores write infinities as the largest float.
+        MLflow's SQL stores write infinities as the largest float. This method restores them, in
+        place.
         """
         numbers = self.metrics[name]
         numbers[numbers >= LARGEST] = np.inf

@@ -25,7 +25,7 @@ _MAX_SHOWN_CHARS = 80  # limit of a name in a message
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of `name` below `folder`.
+    """Return the path of an untrusted file name below a folder.
 
     Args:
         folder: The folder that must contain the file.
@@ -56,10 +56,10 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a file or folder; None if it does not exist.
+    """Return the device and inode numbers of a file or folder; None if it does not exist.
 
-    A process can still write to a deleted file that it has open. If the identity at the path has
-    changed, other processes no longer see those writes.
+    A process can still write to a deleted file that it has open. Other processes see those writes
+    only if the path still has the same identity.
     """
     try:
         status = path.stat()
@@ -69,7 +69,7 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def is_inside(folder: Path, name: str) -> bool:
-    """Whether `inside` accepts `name` as a file below `folder`."""
+    """Return whether `inside` accepts `name` as the name of a file below `folder`."""
     with contextlib.suppress(DataError):
         return bool(inside(folder, name))
     return False
@@ -95,7 +95,7 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
     The file is created exclusively, so an existing link is never followed.
 
     Args:
-        folder: The folder.
+        folder: An existing folder.
         begin: Beginning of the name, after a dot; cut after 100 characters.
         end: End of the name.
 
@@ -113,14 +113,17 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
 
 @contextlib.contextmanager
 def whole_file(path: Path, key: str) -> Iterator[Path]:
-    """Yield the path of a temporary file, which replaces `path` on a regular exit.
+    """Write a file atomically: yield a temporary file that replaces it on a regular exit.
 
     If the target is not a regular file, such as /dev/stdout, or its folder is not writable, the
     target itself is yielded and written directly.
 
     Args:
         path: The file to write.
-        key: Name of the option that gave the path, for the error message.
+        key: Name of the command-line option that gave the path, for the error message.
+
+    Yields:
+        The path to which the caller writes.
 
     Raises:
         ConfigError: If the file cannot be written.
@@ -161,8 +164,8 @@ def append_line(path: Path, key: str, content: Any) -> None:
     """Append a JSON value as one line, atomically even with concurrent writers.
 
     Args:
-        path: The file.
-        key: Name of the option that gave the path, for the error message.
+        path: The file, which is created if it is absent.
+        key: Name of the command-line option that gave the path, for the error message.
         content: A value that JSON can express.
 
     Raises:
@@ -183,7 +186,7 @@ def append_line(path: Path, key: str, content: Any) -> None:
 
 
 def file_content(content: Any) -> bytes:
-    """Return the bytes of a file.
+    """Return the content of an artifact as the bytes of its file.
 
     Args:
         content: Text, a value that JSON can express, or {"base64": ...} for a binary file.
@@ -196,7 +199,7 @@ def file_content(content: Any) -> bytes:
 
 
 def pack(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Combine the files that only programs read into `files.json`.
+    """Combine the artifacts that only programs read into one file, `files.json`.
 
     Tables, binary files and other texts stay separate. If only one file could be packed, it stays
     separate too.
@@ -223,7 +226,7 @@ def unpack(content: bytes) -> dict[str, bytes]:
     """Return the files that `pack` combined.
 
     Args:
-        content: Content of the file `PACKED`.
+        content: Content of `files.json`.
 
     Returns:
         File name -> the bytes that a separate file would have had.

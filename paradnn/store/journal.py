@@ -1,11 +1,12 @@
 """Results as files, written before the store receives them.
 
-Each result is a JSON file with a checksum, which gets its final name once it is complete. If the
-store does not answer, the file is kept until a driver of the same store, or
+A point is one configuration to measure, and a driver is a process of `python -m paradnn.train`.
+Each result of a point is a JSON file with a checksum, which gets its final name once it is
+complete. If the store does not answer, the file is kept until a driver of the same store, or
 `python -m paradnn.sync`, uploads it.
 
-Without a store, drivers also claim points in this folder, by files that are created exclusively.
-The folder also keeps results of incomplete points and checkpoints of trainings.
+Without a store, drivers also claim (reserve) points in this folder, by files that are created
+exclusively. The folder also keeps results of incomplete points and checkpoints of trainings.
 """
 
 import contextlib
@@ -55,10 +56,10 @@ class Document:
     """Content of the file of a measured point.
 
     Attributes:
-        record: The result.
-        offline_id: Stem of the file name.
+        record: The result: params, metrics, tags and artifacts of the run.
+        offline_id: Stem of the file name, which identifies the result.
         run_id: Id of the run that the store created for the point; None if it created no run.
-        sweep: The sweep of the point; None if the point belongs to no sweep.
+        sweep: Parent run of the point's sweep; None if the point belongs to no sweep.
         repeats: Whether the point is recorded even if the store already holds a result of it.
         owner: Owner tag of the driver that wrote the file; None in files of earlier versions.
     """
@@ -77,7 +78,7 @@ def folder_of(settings: Tracking) -> Path:
 
 
 def store_key(settings: Tracking) -> str:
-    """Return a digest that identifies the store and the experiment of the results."""
+    """Return a hash of the store's address and the experiment, for names of files."""
     if settings.name == "offline":
         store = ""
     else:
@@ -86,7 +87,10 @@ def store_key(settings: Tracking) -> str:
 
 
 def identity_of(tags: Mapping[str, str]) -> Identity:
-    """Return the measurement that the tags of a run identify.
+    """Return the measurement of a run: point, environment and replicate.
+
+    Args:
+        tags: Tags of the run.
 
     Raises:
         DataError: If the tags identify no measurement.
@@ -104,7 +108,8 @@ class Journal:
 
     Args:
         folder: The folder, which is created if it is absent.
-        key: The `store_key` of the store that receives the results; empty if they stay in files.
+        key: The `store_key` of the store to which the results are uploaded; empty if no store
+            receives them.
 
     Raises:
         StoreError: If `key` is empty and the folder cannot be created or written.
@@ -142,12 +147,15 @@ class Journal:
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Return the finished runs in the given environments.
+        """Return the finished runs that were measured in given environments, or by a given sweep.
 
         Args:
-            environment_ids: The environments.
+            environment_ids: Ids of the environments (hashes of hardware and software versions).
             sweep_id: Id of a sweep whose runs are included whatever their environment; None
-                includes no such sweep.
+                includes only runs in the environments.
+
+        Returns:
+            Measurement -> its finished runs.
         """
         wanted = set(environment_ids)
         return {
@@ -169,34 +177,36 @@ class Journal:
         )
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Return the finished runs of one measurement, in every experiment."""
+        """Return the finished runs of one measurement (point, environment and replicate)."""
         return list(self._all().get(identity, ()))
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the metrics and tags of a run.
+        """Return the metrics and the tags of a run, in this order.
 
         The name of the run is the value of the tag `mlflow.runName`.
+
+        Raises:
+            DataError: If the folder has no valid file of the run.
         """
         record = read_record(self.path_of(run_id)).record
         return dict(record.metrics), {**record.tags, "mlflow.runName": record.name}
 
     def path_of(self, run_id: str) -> Path:
-        """Return the path of the file that contains, or would contain, the result of a run.
-
-        Args:
-            run_id: Id of the run.
-        """
+        """Return the path of the file for the result of a run; the file need not exist."""
         return self.folder / f"{run_id}.json"
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Open the parent run of a sweep, and return the id of the parent run.
+        """Open the parent run of a sweep.
 
         All points that are recorded after this call belong to the parent run.
 
         Args:
             name: Name of the parent run.
-            description: Description of the parent run.
+            description: Description of the parent run, which MLflow's UI shows.
             tags: Tags of the parent run, including `sweep_id`.
+
+        Returns:
+            The id of the parent run.
         """
         self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
@@ -204,13 +214,16 @@ class Journal:
     def join_sweep(
         self, name: str, description: str, tags: Mapping[str, str], *, is_launched: bool
     ) -> str:
-        """Open or adopt the parent run of a sweep that several drivers share; return its id.
+        """Adopt the parent run of a sweep that several drivers share, or open it.
 
         Args:
-            name: Name of the parent run, if this driver creates it.
-            description: Description of the parent run, if this driver creates it.
+            name: Name of the parent run, if this driver opens it.
+            description: Description of the parent run, if this driver opens it.
             tags: Tags of the parent run, including `sweep_id`.
-            is_launched: Whether a launching process has opened the sweep.
+            is_launched: Whether another process launched this driver and opened the sweep.
+
+        Returns:
+            The id of the parent run.
 
         Raises:
             StoreError: If the drivers do not share a folder.
@@ -224,19 +237,24 @@ class Journal:
         return Journal.open_sweep(self, name, description, tags)
 
     def annotate_sweep(self, end: SweepRun) -> None:
-        """Add the conclusion of the sweep's design to the parent run of the sweep.
+        """Add values to the parent run of the sweep without closing it.
 
-        Another process closes the parent run.
+        A journal adds only the tags. A store also adds metrics and artifacts.
 
         Args:
-            end: The sweep, with the tags to add.
+            end: The tags, metrics and artifacts to add. Its status is ignored.
         """
         if self._sweep is not None:
             tags = {**self._sweep.tags, **end.tags}
             self._sweep = replace(self._sweep, tags=tags)
 
     def register(self, driver: str, lease: Lease) -> None:
-        """Register this process with its sweep, as the given driver.
+        """Register this process as a driver of its sweep.
+
+        Args:
+            driver: Number of the driver as text, or `LAUNCH` for the process that launched the
+                drivers.
+            lease: The registration, which `renew_lease` must renew.
 
         Raises:
             StoreError: If the lease cannot be stored.
@@ -246,7 +264,7 @@ class Journal:
         self._write_lease(lease.renewed())
 
     def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
-        """End the lease of this process.
+        """End this process's registration with its sweep.
 
         Args:
             is_complete: Whether this process ends because no point is left.
@@ -259,7 +277,7 @@ class Journal:
             self._own_lease = None
 
     def leases_of_sweep(self) -> dict[str, Lease]:
-        """Return the leases of all drivers of the sweep, by driver."""
+        """Return the leases of this process's sweep, by driver; empty without a sweep."""
         leases = {}
         if self._sweep is not None:
             prefix = f"driver-{self._sweep.tags['sweep_id']}-"
@@ -304,7 +322,11 @@ class Journal:
         return self.folder / f"driver-{sweep_id}-{driver}.json"
 
     def close_sweep(self, end: SweepRun) -> None:
-        """End the parent run."""
+        """Close the parent run of the sweep.
+
+        Args:
+            end: Final status, description, metrics, tags and artifacts of the parent run.
+        """
         if self._sweep is not None:
             tags = {**self._sweep.tags, **end.tags}
             content = asdict(replace(end, name=self._sweep.name, tags=tags))
@@ -323,15 +345,16 @@ class Journal:
         tags: Mapping[str, str],
         accepts: AcceptsRun | None,
     ) -> Claimed:
-        """Claim a point.
+        """Claim a point, so that no other driver measures it.
 
-        The heartbeat of this process keeps the claim valid (`renew_lease`).
+        The claim expires unless `renew_lease` is called regularly.
 
         Args:
-            identity: The measurement.
-            name: Name of the run; only a store uses it.
-            tags: Tags of the run; only a store uses them.
-            accepts: Returns whether a stored run replaces the measurement; None to always measure.
+            identity: The measurement: point, environment and replicate.
+            name: Name of the run; a journal ignores it.
+            tags: Tags of the run; a journal ignores them.
+            accepts: Returns whether a stored run, given its tags, replaces the measurement. None
+                claims the point even if the store holds a result.
 
         Returns:
             The claim, an accepted run, or None if another driver is measuring the point.
@@ -352,31 +375,36 @@ class Journal:
         return None
 
     def claimed(self) -> set[Identity]:
-        """Return the points that running drivers are measuring now."""
+        """Return the measurements that running drivers have claimed but not recorded."""
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the points that were claimed by drivers that are gone.
+        """Return the measurements of a sweep that drivers claimed but did not finish before ending.
 
-        Claims in files are not separated by sweep, so `sweep_id` is ignored.
+        A journal ignores `sweep_id`, because claims in files do not name their sweep.
         """
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and entry.is_abandoned()}
 
     def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
-        """Store metrics of a point while it is being measured.
+        """Store metrics of a point while it is measured; a journal does nothing.
 
-        A journal ignores the snapshots, because only a store can show them.
+        Args:
+            claim: The claim of the point.
+            snapshots: Values of metrics at successive steps.
         """
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        """Write the result of a finished point; return the id of its run.
+        """Record the result of a finished point, and release its claim.
 
         Args:
             claim: The claim of the point.
             record: The result.
-            recording_metrics: Returns metrics of the recording itself.
+            recording_metrics: Returns metrics of the recording itself, such as its duration.
+
+        Returns:
+            The id of the run.
         """
         document = self.document(claim, record, recording_metrics())
         self._own_results.append(self.keep(document))
@@ -406,9 +434,12 @@ class Journal:
         )
 
     def keep(self, document: Document) -> Path:
-        """Write a document and release the claim of its point; return the path of the file.
+        """Write the file of a measured point, and release the claim of the point.
 
         Without the release, two drivers could wait for each other's points.
+
+        Returns:
+            The path of the file.
         """
         path = self.path_of(document.offline_id)
         tags = document.record.tags
@@ -424,7 +455,7 @@ class Journal:
         return path
 
     def left_behind(self) -> Iterator[Path]:
-        """Yield the result files for this store whose drivers ended before they uploaded them."""
+        """Yield the files for this store that their drivers had not uploaded when they ended."""
         if not self._key:
             return
         for path in self.folder.glob(f"{self._file_prefix}*.json"):
@@ -438,16 +469,16 @@ class Journal:
 
         Args:
             claim: The claim.
-            reason: Why the measurement ended. Only a store records it; a journal ignores it.
+            reason: Why the measurement ended, as text for the run; a journal ignores it.
         """
         self._release(claim.identity)
 
     def close_abandoned(self) -> int:
-        """Remove the claims of dead drivers; return their number."""
+        """Remove the claims of drivers that have ended; return the number of claims."""
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
 
     def _all(self) -> dict[Identity, list[Finished]]:
-        """Return all results in the folder; read the files that other processes have added.
+        """Return the finished runs in the folder, including those of other processes.
 
         Damaged files are skipped; `paradnn.sync` reports them.
         """
@@ -510,7 +541,7 @@ class Journal:
 
 
 def _claim_in(path: Path) -> Entry | None:
-    """Return the claim in a file as an index entry; None if the file is absent or damaged."""
+    """Read a claim file as an entry of the run index; None if the file is absent or damaged."""
     try:
         content = read_json(path.read_text())
         tags = {**content.pop("identity"), **content}
@@ -523,12 +554,16 @@ def _claim_in(path: Path) -> Entry | None:
 
 
 def _file_stem(identity: Identity) -> str:
-    """Return the part of file names that identifies a measurement."""
+    """Return a text that identifies a measurement in names of files."""
     return f"{identity.point_id}-{identity.environment_id}-{identity.replicate}"
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file with format tag, schema version and checksum atomically.
+    """Write a JSON file with format tag, schema version and checksum atomically.
+
+    Args:
+        path: The file, which is replaced if it exists.
+        content: Values that JSON can express, by key.
 
     Raises:
         StoreError: If the file cannot be written.
@@ -543,7 +578,9 @@ def write_document(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
-    """Yield the path of a complete temporary file next to `path`, for the caller to rename or link.
+    """Yield the path of a complete temporary file with `data`, in the folder of `path`.
+
+    The caller renames the temporary file to `path`, or links it there.
 
     Raises:
         FileExistsError: If the caller links the file to `path`, which exists.
@@ -565,7 +602,7 @@ def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the content that `write_document` wrote.
+    """Return the content that `write_document` wrote, after a check of its checksum.
 
     Raises:
         DataError: If the file is damaged, is too large, or has another format.
@@ -594,7 +631,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> Document:
-    """Return the validated result in a file.
+    """Return the validated result of a point from a file that `Journal.keep` wrote.
 
     Raises:
         DataError: If the file is damaged, has another version, or is not the result of a point.
@@ -625,7 +662,7 @@ def read_sweep(path: Path) -> SweepRun:
 
 @contextlib.contextmanager
 def _checked(path: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the content of a file, and convert errors of the caller's parsing.
+    """Yield the content of a result file, and convert errors of the caller's parsing.
 
     Args:
         path: The file.
@@ -651,9 +688,13 @@ def _checked(path: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 
 class PartialResults:
-    """Results of incomplete points, one file per point, in the folder of the journal.
+    """Results of points whose processes have not all run, one file per point.
 
-    Only a process that holds the claim of a point, or finds its outcome, may access its file.
+    The files are in the folder of the journal. Only a process that holds the claim of a point, or
+    finds its outcome in the store, may access its file.
+
+    Args:
+        settings: Folder of the journal, and address and experiment of the store.
     """
 
     def __init__(self, settings: Tracking) -> None:
@@ -667,6 +708,9 @@ class PartialResults:
 
         The list is empty if the file is absent or unreadable, or has a different schema version or
         protocol version.
+
+        Args:
+            identity: The measurement: point, environment and replicate.
         """
         try:
             content = read_document(self._path("partial", identity, "json"))
@@ -679,6 +723,10 @@ class PartialResults:
 
     def save(self, identity: Identity, results: Sequence[PointResult]) -> None:
         """Save the results of a point's processes so far.
+
+        Args:
+            identity: The measurement: point, environment and replicate.
+            results: The results, in the order of the processes.
 
         Raises:
             StoreError: If the file cannot be written.
@@ -693,8 +741,8 @@ class PartialResults:
         Errors are ignored, because a folder that is not writable holds no file of this process.
 
         Args:
-            identity: The measurement.
-            ended: Whether no training will resume from the checkpoint, so that it is deleted too.
+            identity: The measurement: point, environment and replicate.
+            ended: Whether to delete the checkpoint too, because no training will resume from it.
         """
         checkpoint = self.checkpoint(identity)
         paths = [self._path("partial", identity, "json")]
@@ -706,7 +754,7 @@ class PartialResults:
                 path.unlink(missing_ok=True)
 
     def checkpoint(self, identity: Identity) -> Path:
-        """Return the path of the checkpoint from which a worker can resume its work."""
+        """Return the path of the checkpoint file from which a worker can resume a training."""
         return self._path("training", identity, "npz")
 
     def _path(self, kind: str, identity: Identity, suffix: str) -> Path:

@@ -1,8 +1,10 @@
 """Owners of runs, and the leases that drivers of a sweep renew.
 
-A driver registers a lease with the sweep that it measures, and a heartbeat renews the lease. All
-claims of the driver refer to it, so a heartbeat costs one write however many points are open. If a
-host is lost, its claims expire with its lease.
+A driver is a process of `python -m paradnn.train`, which measures points (configurations). It
+claims a point in the store before it measures the point. The driver registers a lease with its
+sweep, and a heartbeat renews the lease. All claims of the driver refer to the lease, so a heartbeat
+costs one write however many points are claimed. If a host is lost, its claims expire with its
+lease.
 
 The clocks of all hosts must agree within a minute, which NTP ensures.
 """
@@ -44,11 +46,11 @@ _OBSOLETE_KEYS = {"task", "restarts", "begun"}  # owner keys that only earlier v
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a run.
+    """Identification of the process that has claimed a run.
 
     Attributes:
         host: Host name.
-        boot: Boot and process namespace, as `boot_id` returns them.
+        boot: Identifier of the boot and the process namespace, from `boot_id`.
         pid: Process id in that namespace.
         started: Start of the process in Unix seconds. It distinguishes processes with the same id.
     """
@@ -67,7 +69,11 @@ class Owner:
     @classmethod
     @functools.lru_cache(maxsize=1024)
     def read(cls, text: str) -> Owner | None:
-        """Return the owner in a tag; None if the text is not a valid owner."""
+        """Return the owner that a tag describes; None if the text is not valid.
+
+        Args:
+            text: Value of the tag, from `owner_tag`.
+        """
         try:
             content = read_json(text)
             own = {key: value for key, value in content.items() if key not in _OBSOLETE_KEYS}
@@ -81,17 +87,17 @@ class Owner:
 
     @property
     def is_on_this_boot(self) -> bool:
-        """Whether the owner runs in this boot and process namespace, so that its id is valid here."""
+        """Whether the owner ran in this boot and process namespace, where its id is valid."""
         return self.boot == boot_id()
 
     def is_gone(self, expires: float) -> bool:
-        """Whether the process no longer works on its run.
+        """Return whether the process no longer works on its run.
 
-        If it runs in this boot and process namespace, the process itself is checked. On another
-        host or in another namespace, the expiry decides. A process of an earlier boot is gone.
+        In this boot and process namespace, the method checks the process itself. On another host or
+        in another namespace, the expiry decides. A process of an earlier boot is gone.
 
         Args:
-            expires: Expiry of the claim in Unix seconds.
+            expires: Expiry of the process's claim or lease in Unix seconds.
         """
         if self.is_on_this_boot:
             try:
@@ -111,7 +117,7 @@ class Owner:
 
 
 def owner_tag() -> str:
-    """Return the owner tag of this process.
+    """Return the tag that identifies this process as the owner of a run, as JSON text.
 
     A later process with the same process id has a different tag.
     """
@@ -119,13 +125,13 @@ def owner_tag() -> str:
 
 
 def expiry() -> str:
-    """Return the expiry in Unix seconds, as text, of a claim or lease that is renewed now."""
+    """Return when a claim or lease that is renewed now expires: Unix seconds as text."""
     return f"{time.time() + LEASE_SECONDS:.0f}"
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A driver's registration with a sweep.
+    """A driver's registration with a sweep, which expires unless the driver renews it.
 
     Attributes:
         owner: The process of the driver.
@@ -133,8 +139,8 @@ class Lease:
         cores: Cores that the driver may use, such as "0-7"; empty for the launching process.
         devices: Accelerators that the driver may use, as its environment names them.
         job_id: Id of the scheduler's job; empty outside of a scheduler.
-        planned: Environment id -> number of points that the sweep measures there; None if a design
-            chooses them.
+        planned: Environment id (hash of hardware and software versions) -> number of points that
+            the sweep measures there; None if an adaptive design chooses them.
         ended: End of the driver in Unix seconds; 0 while it runs.
         is_complete: Whether the driver ended because no point was left.
         conclusion: Conclusion that the design of the sweep reached, as Markdown; empty if it
@@ -156,7 +162,7 @@ class Lease:
 
     @classmethod
     def read(cls, text: str) -> Lease | None:
-        """Return the lease in a text; None if the text is not a valid lease."""
+        """Return the lease that `text` describes; None if it is not a valid lease."""
         try:
             return read_message(cls, read_json(text), "lease")
         except (ValueError, TypeError, AttributeError, OverflowError):
@@ -169,23 +175,30 @@ class Lease:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the driver still runs."""
+        """Whether the driver has not ended and still runs, as far as this host knows."""
         return not self.ended and not self.owner.is_gone(self.expires)
 
     def renewed(self) -> Lease:
-        """Return the lease with a new expiry."""
+        """Return a copy that expires `LEASE_SECONDS` from now."""
         return replace(self, expires=float(expiry()))
 
     def ended_now(self, *, is_complete: bool, conclusion: str) -> Lease:
-        """Return the lease of a driver that ends now."""
+        """Return a copy for a driver that ends now.
+
+        Args:
+            is_complete: Whether the driver ends because no point is left.
+            conclusion: Conclusion that the design of the sweep reached, as Markdown; empty if it
+                reached no conclusion.
+        """
         return replace(self, ended=time.time(), is_complete=is_complete, conclusion=conclusion)
 
     def end_reason(self, leases: Mapping[str, Lease], driver: str) -> str:
         """Return why the process of this lease must end; empty if it may continue.
 
         Args:
-            leases: The stored leases of the sweep, by driver.
-            driver: Key of this lease.
+            leases: Driver -> lease, as stored for the sweep. Drivers are numbered as text, and the
+                launching process is `LAUNCH`.
+            driver: Key of this lease in `leases`.
         """
         launch = leases.get(LAUNCH)
         stored = leases.get(driver)
@@ -196,9 +209,12 @@ class Lease:
         return ""
 
     def shares_cores_with(self, other: Lease) -> bool:
-        """Whether two drivers may use the same cores of a host.
+        """Return whether two drivers may use the same cores of a host.
 
         Always False if they use different accelerators.
+
+        Args:
+            other: Lease of the other driver.
         """
         is_same_host = (self.owner.host, self.owner.boot.partition("/")[0]) == (
             other.owner.host,
@@ -220,6 +236,9 @@ def _cores(lease: Lease) -> set[int]:
 def planned_points(leases: Mapping[str, Lease]) -> int | None:
     """Return the planned number of points of a sweep over all environments.
 
+    Args:
+        leases: Driver -> lease, for all drivers of the sweep.
+
     Returns:
         The number; None if no lease states one.
     """
@@ -238,6 +257,9 @@ def no_point_is_left(leases: Mapping[str, Lease]) -> bool:
 
     The sweep may then still have fewer runs than planned, because other sweeps recorded some of
     its points.
+
+    Args:
+        leases: Driver -> lease, for all drivers of the sweep.
     """
     environments = {name for lease in leases.values() for name in lease.planned or ()}
     completed = {
@@ -247,12 +269,12 @@ def no_point_is_left(leases: Mapping[str, Lease]) -> bool:
 
 
 class Heartbeat:
-    """A thread that renews a lease until it is closed.
+    """A thread that renews a lease every `HEARTBEAT_SECONDS` seconds until it is closed.
 
     Args:
         renew: Renews the lease. Returns the reason why the driver must end, or an empty text.
             Raises StoreError while the store does not answer.
-        stop: Called once with the reason why the driver must end.
+        stop: Called with the reason if the driver must end. No renewal follows.
     """
 
     def __init__(self, renew: Callable[[], str], stop: Callable[[str], None]) -> None:
@@ -283,9 +305,9 @@ class Heartbeat:
 
 @functools.cache
 def boot_id() -> str:
-    """Identify the boot and process namespace of this process.
+    """Return an identifier of the boot and the process namespace of this process.
 
-    Process ids are comparable only if these identifiers are equal.
+    Ids of two processes are comparable only if their identifiers are equal.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as handle:

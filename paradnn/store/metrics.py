@@ -1,7 +1,8 @@
 """The registry of metrics, which defines the unit and meaning of every recorded number.
 
-A kind of work declares its own metrics (`paradnn.core.workload`). The kind `step` declares the
-metrics of every point and every timed step. This module declares all other metrics.
+Each kind of work, such as training steps, declares metrics (`paradnn.core.workload`). The kind
+`step` declares the metrics of every measured configuration and every timed step. This module
+declares all other metrics.
 """
 
 from collections.abc import Callable
@@ -54,14 +55,16 @@ _MILLION = 1e6
 
 @dataclass(frozen=True)
 class PriceMetric:
-    """A metric of cost, in the currency of the prices.
+    """A metric for the cost of a training or of one million items, such as queries.
+
+    The unit is the currency of the user's prices.
 
     Attributes:
         name: Name of the metric.
         description: Formula of the metric.
         of: Metrics from which to compute the cost; the first known metric is used. They are
-            durations in seconds, or rates per second if `rate` is set.
-        rate: Whether the cost is the cost of one million items, computed from a rate.
+            durations in seconds, or items per second if `rate` is set.
+        rate: Whether this is the cost of one million items. Otherwise it is the cost of a duration.
         learning: Whether the cost also applies to a training that failed.
     """
 
@@ -73,7 +76,7 @@ class PriceMetric:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Names of the metrics at the ends of the rate's interval; empty if `rate` is not set.
+        """Names of the metrics with the ends of the rate's 95% interval; empty without a rate.
 
         The upper end comes first, because it determines the lower end of the cost.
         """
@@ -83,11 +86,12 @@ class PriceMetric:
         return high, low
 
     def value(self, price: Any, amount: Any) -> Any:
-        """Return the cost.
+        """Return the cost in the currency of the price.
 
         Args:
-            price: Price per hour; a number or a column.
-            amount: Value of the metric: seconds, or items per second; a number or a column.
+            price: Price per hour, as a number or a column of a table.
+            amount: Value of the metric in `of`: seconds, or items per second if `rate` is set. A
+                number or a column of a table.
         """
         if self.rate:
             seconds = _MILLION / amount
@@ -278,7 +282,10 @@ _POSITIONS = {name: position for position, name in enumerate(METRICS)}
 
 
 def metric(name: str) -> Metric:
-    """Return the registry's entry for a name.
+    """Return the declaration of a metric: its unit, meaning and section.
+
+    Args:
+        name: Name of the metric without section, such as "step_time_ms" or "op_share.MatMul".
 
     Raises:
         KeyError: If the name is not declared.
@@ -295,9 +302,10 @@ def metric(name: str) -> Metric:
 
 @cache
 def stored_name(name: str) -> str:
-    """Return the name under which a store holds a metric: the prefix of its section, and the name.
+    """Return the name of a metric in stores, such as "memory/step_memory_bytes".
 
-    An undeclared metric has no section.
+    The prefix is the section of the metric in MLflow's UI. Headline metrics and undeclared metrics
+    have no section, and keep their name.
     """
     try:
         return f"{metric(name).stored_prefix}{name}"
@@ -306,12 +314,15 @@ def stored_name(name: str) -> str:
 
 
 def listing_position(stored: str) -> tuple[int, int]:
-    """Return a sort key for the metrics of a run: headline metrics, then section by section.
+    """Return a sort key that lists headline metrics first, and the others section by section.
 
     Metrics of a section are sorted in the order of their declarations.
 
     Args:
-        stored: Name under which a store holds a metric.
+        stored: Name of a metric in stores, from `stored_name`.
+
+    Returns:
+        The position of the section, and the position within the section.
     """
     name = bare_name(stored)
     section = "" if name == stored else stored.partition("/")[0]
@@ -319,7 +330,7 @@ def listing_position(stored: str) -> tuple[int, int]:
 
 
 def stored_value(value: float) -> float:
-    """Return a metric as stores hold it: integers unchanged, other values rounded."""
+    """Return the value of a metric for a store: integers unchanged, other values rounded."""
     number = float(value)
     if number.is_integer():
         return number
@@ -336,12 +347,12 @@ def rounded_measurement(value: float) -> float:
 
 
 def costs(price: float, known: Callable[[str], float | None], *, ok: bool) -> dict[str, float]:
-    """Return the costs of one run.
+    """Return the costs of one run by metric name, in the currency of the price.
 
     Args:
-        price: Price per hour.
-        known: Returns the value of a metric of the run, None if the run lacks it.
-        ok: Whether the run succeeded; a failed run has only costs of learning.
+        price: Price per hour of the hardware on which the run was measured.
+        known: Returns the value of a metric of the run, given its name; None if the run lacks it.
+        ok: Whether the run succeeded. A failed run has only costs of a training.
     """
     values = {}
     for cost in COSTS:

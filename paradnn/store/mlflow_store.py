@@ -1,10 +1,11 @@
 """The only writer to MLflow: one run per point and one parent run per sweep.
 
-A run is created as RUNNING when its point begins. This run is also the claim that keeps other
-drivers from measuring the point. Artifacts are written first, then one `log_batch` with params,
-metrics and tags, including the outcome. A run without an outcome is unfinished, whatever its
-status. Through a server, a point takes five requests: create the run, check for other claims, log
-files, log values, end the run.
+A point is one configuration to measure. A driver is a process of `python -m paradnn.train`, which
+measures points. A run is created as RUNNING when its point begins. This run is also the claim that
+keeps other drivers from measuring the point. Artifacts are written first, then one `log_batch` with
+params, metrics and tags, including the outcome. A run without an outcome is unfinished, whatever
+its status. Through a server, a point takes five requests: create the run, check for other claims,
+log files, log values, end the run.
 """
 
 from __future__ import annotations
@@ -81,13 +82,14 @@ _EXPERIMENT_DESCRIPTION = (
 
 @dataclass(frozen=True)
 class Uploaded:
-    """Result of an upload.
+    """Outcome of an upload of a result from a file.
 
     Attributes:
-        state: "logged"; "known" if the store already had the result; "withheld" if the result was
-            not logged because another driver has measured the point.
-        run_id: The run in the store that holds the point.
-        record: The record of the point.
+        state: "logged" if the upload stored the result; "known" if the store already had the
+            result; "withheld" if the result was not stored because another driver has measured the
+            point.
+        run_id: Id of the run in the store that holds the point.
+        record: The result.
     """
 
     state: Literal["logged", "known", "withheld"]
@@ -97,7 +99,16 @@ class Uploaded:
 
 @wraps_errors
 class MlflowStore(RunIndex):
-    """Runs in an MLflow tracking store; methods raise StoreError if it does not answer."""
+    """Writes runs to an MLflow tracking store, and claims points in it.
+
+    Methods raise StoreError if the store does not answer.
+
+    Args:
+        settings: Address and experiment of the store, both created if absent.
+
+    Raises:
+        StoreError: If the store cannot be opened.
+    """
 
     def __init__(self, settings: Tracking) -> None:
         self._address = locate(settings.uri)
@@ -168,7 +179,7 @@ class MlflowStore(RunIndex):
         return file_identity(database)
 
     def _require_present(self) -> None:
-        """Raise StoreDeletedError if the database is not the one that was opened."""
+        """Raise StoreDeletedError if the database file is not the one that was opened."""
         if self._current_identity() != self._database_identity:
             raise StoreDeletedError(f"{self.where}: was deleted or replaced while it was in use")
 
@@ -214,9 +225,18 @@ class MlflowStore(RunIndex):
     def join_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         """Adopt the parent run of a sweep that several drivers share; create it if it is absent.
 
-        Several drivers may create it at the same time. A run with a registered lease is adopted. If
-        no run has a lease, the run with the smallest id is chosen. A driver that created another
-        run deletes it. The creator of the chosen run returns once it sees no other run.
+        Several drivers may create a parent run at the same time. They choose the run in which a
+        driver has registered a lease, or else the run with the smallest id. A driver that created
+        another run deletes that run. The creator of the chosen run returns once it sees no other
+        run.
+
+        Args:
+            name: Name of the parent run, if this driver creates it.
+            description: Description of the parent run, if this driver creates it.
+            tags: Tags of the parent run, including `sweep_id`.
+
+        Returns:
+            The id of the parent run.
         """
         self._require_present()
         sweep = SweepRun("RUNNING", description, tags=tags, name=name)
@@ -250,8 +270,9 @@ class MlflowStore(RunIndex):
         launches other drivers.
 
         Args:
-            driver: Name of the driver within the sweep.
-            lease: The lease, which `renew_lease` must renew.
+            driver: Number of the driver as text, or `LAUNCH` for the process that launched the
+                drivers.
+            lease: The registration, which `renew_lease` must renew.
         """
         self._require_present()
         self._driver = driver
@@ -262,7 +283,7 @@ class MlflowStore(RunIndex):
             self.lease = f"{self._parent} {driver}"
 
     def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
-        """End the lease of this process.
+        """End this process's registration with its sweep.
 
         Args:
             is_complete: Whether this process ends because no point is left.
@@ -275,7 +296,7 @@ class MlflowStore(RunIndex):
             self._own_lease = None
 
     def leases_of_sweep(self) -> dict[str, Lease]:
-        """Return the leases of the drivers of this sweep, by driver."""
+        """Return the leases of this process's sweep, by driver; empty without a sweep."""
         if self._parent is None:
             return {}
         return self.leases(self._parent)
@@ -284,7 +305,7 @@ class MlflowStore(RunIndex):
         """Renew the lease of this process, or each of its claims if it has no lease.
 
         Args:
-            open_claims: Ids of the runs of the claims.
+            open_claims: Ids of the runs that this process has claimed but not recorded.
 
         Returns:
             The reason why this driver must end; empty if it may continue.
@@ -310,7 +331,10 @@ class MlflowStore(RunIndex):
         self._client.set_tag(self._parent, f"{runs.DRIVER_LEASE}{self._driver}", lease.text)
 
     def is_lost(self, claim: Claim) -> bool:
-        """Whether another driver has closed the run of a claim, because the lease had expired."""
+        """Return whether another driver has taken over a claimed point.
+
+        That can happen if this process was suspended for longer than its lease is valid.
+        """
         self._check_renewal_gap()
         if claim.run_id not in self._possibly_lost:
             return False
@@ -322,7 +346,11 @@ class MlflowStore(RunIndex):
             self._possibly_lost |= self._open_claims
 
     def annotate_sweep(self, end: SweepRun) -> None:
-        """Add artifacts, metrics and tags to the parent run without ending it."""
+        """Add artifacts, metrics and tags to the parent run of the sweep without closing it.
+
+        Args:
+            end: The values to add. Its status is ignored.
+        """
         if self._parent is not None:
             self._add_to_sweep(self._parent, end, _since_1970(time.time() * 1000))
 
@@ -363,7 +391,18 @@ class MlflowStore(RunIndex):
         After a claim is written, it is valid if the store holds no other claim of the point. If two
         drivers claim at once, both withdraw and try again later. If a run of the point is likely to
         exist, the store is also checked before the claim, which saves creating a run. This is the
-        case for ceilings, and for points after a claim has found a run of another driver.
+        case for measurements of a machine's peak rates, and for points after a claim has found a
+        run of another driver.
+
+        Args:
+            identity: The measurement: point, environment and replicate.
+            name: Name of the run.
+            tags: Tags of the run.
+            accepts: Returns whether a stored run, given its tags, replaces the measurement. None
+                claims the point even if the store holds a result.
+
+        Returns:
+            The claim, an accepted run, or None if another driver is measuring the point.
         """
         self._require_present()
         is_shared = tags.get("kind") == "ceilings"  # shared by all experiments of the store
@@ -422,13 +461,13 @@ class MlflowStore(RunIndex):
         Abandoned runs are closed on the way.
 
         Args:
-            identity: The measurement.
-            accepts: Returns whether a stored run replaces the measurement.
-            except_run: Id of a run to ignore.
+            identity: The measurement: point, environment and replicate.
+            accepts: Returns whether a stored run, given its tags, replaces the measurement.
+            except_run: Id of a run to ignore; empty ignores no run.
             everywhere: Whether to consider all experiments of the store.
 
         Returns:
-            An accepted run or None; and whether another driver is measuring the point.
+            A pair: an accepted run or None, and whether another driver is measuring the point.
         """
         is_busy = False
         for entry in self.of_point(identity, everywhere=everywhere):
@@ -470,8 +509,11 @@ class MlflowStore(RunIndex):
         either if another run of the same point makes the result redundant.
 
         Args:
-            document: The result.
+            document: The result of a point.
             repeats: Whether to log a redundant result as a repeated measurement of its point.
+
+        Returns:
+            Whether the result was logged, and the id of the run that holds the point.
 
         Raises:
             DataError: If the store does not accept the result.
@@ -536,9 +578,12 @@ class MlflowStore(RunIndex):
         return Uploaded("logged", claim.run_id, record)
 
     def _parent_of(self, sweep: SweepRun) -> str:
-        """Return the run of a sweep whose points are uploaded; create it if it is absent.
+        """Return the id of a sweep's parent run; create the run if it is absent.
 
-        A created run is marked as ended early, until `end_sweep` uploads the end of the sweep.
+        A created run gets the status KILLED, until `end_sweep` uploads the end of the sweep.
+
+        Args:
+            sweep: Parent run of a sweep whose points are uploaded from files.
         """
         sweep_id = sweep.tags["sweep_id"]
         own = self._parent
@@ -559,13 +604,19 @@ class MlflowStore(RunIndex):
         return [entry for entry in entries if entry.tags.get("kind") == "sweep"]
 
     def end_sweep(self, sweep: SweepRun) -> None:
-        """Close the run of a sweep whose end was not reported to the store."""
+        """Close the parent run of a sweep that ended while the store did not answer.
+
+        Nothing happens if the store has no such run, or if the run has ended regularly.
+
+        Args:
+            sweep: Final status, description, metrics and artifacts of the parent run.
+        """
         for known in self._runs_of(sweep)[:1]:
             if known.status in ("RUNNING", "KILLED"):
                 self._end_sweep(known.run_id, replace(sweep, tags={}))
 
     def is_back(self) -> bool:
-        """Whether the store answers again, tested with a short time-out."""
+        """Return whether the store answers, tested with a short time-out."""
         try:
             with store_errors(self.where):
                 self._require_present()
@@ -579,7 +630,7 @@ class MlflowStore(RunIndex):
         """Delete claims of this process whose ids it never received, because an answer was lost.
 
         Args:
-            keep: Ids of the runs of known claims.
+            keep: Ids of the runs that this process knows to have claimed.
         """
         for entry in self.running():
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
@@ -614,7 +665,7 @@ class MlflowStore(RunIndex):
         return run_id
 
     def _log_data_set(self, run_id: str, record: Record) -> None:
-        """Log the data set from which a run learned, for MLflow's list of datasets."""
+        """Log the training data set of a run, if it has one, for MLflow's list of datasets."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         digest = record.tags.get(DIGEST_TAG)
@@ -646,7 +697,7 @@ class MlflowStore(RunIndex):
         Args:
             run_id: The run.
             artifacts: File name -> content, as in `Record`.
-            address: Artifact address of the run; if it is None, the store is queried for it.
+            address: Address of the run's artifacts; if it is None, the store is queried for it.
         """
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
@@ -667,7 +718,8 @@ class MlflowStore(RunIndex):
 def _exclude_modules_from_collection() -> None:
     """Exclude all existing objects, mostly those of MLflow's modules, from garbage collection.
 
-    A full collection between two points would otherwise take 0.2 s of processor time.
+    A full collection between two points would otherwise take 0.2 s of processor time. Only the
+    first call has an effect.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A Parquet store: the runs of many stores and years in partitioned files, read like a store.
+"""A Parquet store: runs exported from tracking stores into partitioned files, read like a store.
 
     _paradnn.json                                                 format and schema version
     experiment=NAME/month=2026-11/device=NAME/runs-HASH.parquet   one row per run
@@ -64,14 +64,14 @@ _DRIVER_TAGS = "mlflow.paradnn."
 
 
 def append_runs(folder: Path, records: Records) -> int:
-    """Append the runs that a Parquet store does not hold yet.
+    """Append runs to a Parquet store, except those that it already holds.
 
     Only one export at a time writes. If it is killed, its complete files remain, and the next
     export adds the missing runs.
 
     Args:
-        folder: The store, which is created if it is absent.
-        records: The runs.
+        folder: Folder of the store, which is created if it is absent.
+        records: The runs with their params, tags and metrics.
 
     Returns:
         The number of runs that were appended.
@@ -84,7 +84,19 @@ def append_runs(folder: Path, records: Records) -> int:
 
 
 def append_table(folder: Path, table: pa.Table) -> int:
-    """Append the rows of a table as `append_runs` does; `to_table` documents its columns."""
+    """Append the rows of a table to a Parquet store, except runs that it already holds.
+
+    Args:
+        folder: Folder of the store, which is created if it is absent.
+        table: One row per run, with the columns that `to_table` describes.
+
+    Returns:
+        The number of runs that were appended.
+
+    Raises:
+        ConfigError: If the folder holds other files, or cannot be written.
+        SchemaError: If the store has another schema version.
+    """
     try:
         with _locked(folder):
             for path in folder.glob(f"*/*/*/{_UNFINISHED}*"):
@@ -105,9 +117,11 @@ def append_table(folder: Path, table: pa.Table) -> int:
 
 
 def to_table(records: Records) -> pa.Table:
-    """Return runs as a table.
+    """Convert runs to an Arrow table with one row per run.
 
-    Its columns are the experiment, the fields of `Run`, and one per param, tag and metric.
+    The columns are `experiment`, `run_id`, `run_name`, `status`, `start_time`, `end_time`,
+    `artifact_uri`, and one column per param, tag and metric. The latter are named `params.KEY`,
+    `tags.KEY` and `metrics.KEY`. Tags of drivers' claims and leases are omitted.
     """
     columns: dict[str, Any] = {"experiment": pa.array(records.texts("experiment"))}
     for name, (column, kind) in _FIELDS.items():
@@ -131,7 +145,7 @@ def to_table(records: Records) -> pa.Table:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Create the store if it is absent, and lock it against other exports."""
+    """Create the store if it is absent, and lock it against other exports in this context."""
     folder.mkdir(parents=True, exist_ok=True)
     marker = folder / MARKER
     other_files = [path.name for path in folder.iterdir() if path.name not in (MARKER, _LOCK)]
@@ -165,9 +179,10 @@ def _check_marker(folder: Path) -> None:
 
 
 def _partitions(table: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Array]]:
-    """Yield the folder names of each partition, and the positions of its runs in the table.
+    """Yield each partition as a pair: its folder names, and the positions of its runs in `table`.
 
-    The runs of a partition are sorted by model and start.
+    The folders are those of the experiment, the month and the device. The runs of a partition are
+    sorted by model and start.
     """
     sorted_by = [
         (name, "ascending")
@@ -207,7 +222,12 @@ def _folder_value(value: str | None) -> str:
 
 
 def _are_stored(target: Path, ids: pa.ChunkedArray) -> pa.Array:
-    """Return a mask of shape (runs,): which runs a partition already holds."""
+    """Return a mask of shape (runs,) that is True for the runs that a partition already holds.
+
+    Args:
+        target: Folder of the partition.
+        ids: Ids of the runs.
+    """
     are_stored = np.zeros(len(ids), dtype=bool)
     for path in target.glob("*.parquet"):
         stored_ids = pq.read_table(path, columns=["run_id"], partitioning=None)["run_id"]
@@ -216,7 +236,14 @@ def _are_stored(target: Path, ids: pa.ChunkedArray) -> pa.Array:
 
 
 def _write(target: Path, table: pa.Table) -> None:
-    """Write a file named by a hash of its run ids, atomically and synced to disk."""
+    """Write the runs of a partition to a new file, atomically and synced to disk.
+
+    The file is named by a hash of the run ids.
+
+    Args:
+        target: Folder of the partition.
+        table: The runs.
+    """
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count < len(column):
@@ -239,10 +266,13 @@ def _write(target: Path, table: pa.Table) -> None:
 
 
 class ParquetReader:
-    """Read a Parquet store.
+    """Reads runs from a Parquet store (`paradnn.store.reader.Reader`).
 
     Only files of matching partitions are opened, only requested columns are read, and filters skip
     row groups by their statistics.
+
+    Args:
+        address: Address of the store.
 
     Raises:
         NoStoreError: If the folder is not a Parquet store.
@@ -260,7 +290,7 @@ class ParquetReader:
         _check_marker(self._folder)
 
     def experiments(self) -> list[str]:
-        """Return the names of the experiments."""
+        """Return the names of the store's experiments."""
         return sorted(
             unquote(path.name.partition("=")[2])
             for path in self._folder.glob("experiment=*")
@@ -268,11 +298,11 @@ class ParquetReader:
         )
 
     def read(self, query: Query) -> list[Row]:
-        """Return the runs that satisfy a query."""
+        """Return the runs that satisfy a query, with the params, tags and metrics it requests."""
         return self.columns(query).rows()
 
     def columns(self, query: Query) -> Records:
-        """Return the runs that satisfy a query as columns, each run once.
+        """Return the runs that satisfy a query as columns. A run in two files appears once.
 
         Raises:
             DataError: If a file is damaged.
@@ -319,7 +349,7 @@ class ParquetReader:
 
 
 def _is_wanted(column: str, query: Query) -> bool:
-    """Whether a query reads a column of params, tags or metrics."""
+    """Return whether a query requests a column of params, tags or metrics, such as "tags.kind"."""
     kind, _, name = column.partition(".")
     if kind not in get_args(Values):
         return False
@@ -334,7 +364,7 @@ def _column_type(name: str) -> pa.DataType:
 
 
 def _partition_conditions(query: Query) -> Iterator[ds.Expression]:
-    """Yield conditions of a query on partitions, which select files by their paths."""
+    """Yield the conditions of a query that select files by their paths (partitions)."""
     yield ds.field("experiment").isin(list(query.experiments))
     for milliseconds, operator in ((query.since_ms, "__ge__"), (query.until_ms, "__le__")):
         if milliseconds is not None:
@@ -347,7 +377,7 @@ def _partition_conditions(query: Query) -> Iterator[ds.Expression]:
 
 
 def _row_conditions(query: Query) -> Iterator[ds.Expression]:
-    """Yield conditions of a query on rows."""
+    """Yield the conditions of a query that select rows within files."""
     for kind, filters in (("params", query.params), ("tags", query.tags)):
         for name, allowed in filters.items():
             yield ds.field(f"{kind}.{name}").isin(list(allowed))
@@ -364,11 +394,12 @@ def _row_conditions(query: Query) -> Iterator[ds.Expression]:
 
 
 def _records(table: pa.Table, newest: int | None) -> Records:
-    """Convert a table to `Records` in order of start; a run that is in two files appears once.
+    """Convert a table to `Records`. A run that is in two files appears once.
 
     Args:
         table: Rows of all read files.
-        newest: Maximum number of runs, the latest first; None means all.
+        newest: Maximum number of runs. The runs that started last are selected and come first. If
+            it is None, all runs are selected, and those that started first come first.
     """
     order = pc.sort_indices(
         table.select(["start_time", "run_id"]),
@@ -398,11 +429,12 @@ def _records(table: pa.Table, newest: int | None) -> Records:
 
 
 def _are_first(ids: pa.ChunkedArray, order: Any) -> Any:
-    """Return a mask of shape (rows,): whether each row in `order` is the first of its run.
+    """Return a mask of shape (rows,) that is True for the first row of each run.
 
     Args:
         ids: Run ids of the rows.
-        order: Positions of rows, of shape (rows,).
+        order: Positions of the rows in the order to consider, of shape (rows,). The mask is in the
+            same order.
     """
     codes = _codes(ids.dictionary_encode())[order]
     is_first = np.zeros(len(codes), dtype=bool)
@@ -419,7 +451,7 @@ def _texts(column: pa.ChunkedArray, order: Any) -> Texts:
 
 
 def _codes(column: pa.ChunkedArray) -> Any:
-    """Return the dictionary indices of a column as an array; -1 means a missing value.
+    """Return the dictionary indices of a column as an integer array; -1 means a missing value.
 
     The chunks of the column must share one dictionary.
     """

@@ -30,13 +30,19 @@ ReadMethod = Literal["auto", "sql", "api"]
 
 
 class Reader(Protocol):
-    """Interface for reading runs; methods raise StoreError if the store does not answer."""
+    """Interface for reading the runs of a store.
+
+    Methods raise StoreError if the store does not answer.
+    """
 
     def experiments(self) -> list[str]:
         """Return the names of the store's experiments that are not deleted."""
 
     def read(self, query: Query) -> list[Row]:
-        """Return the runs that satisfy a query; an unknown experiment has no runs."""
+        """Return the runs that satisfy a query, with the params, tags and metrics it requests.
+
+        An unknown experiment has no runs.
+        """
 
 
 def open_reader(
@@ -46,13 +52,15 @@ def open_reader(
     client: MlflowClient | None = None,
     pooled: bool = False,
 ) -> Reader:
-    """Open a reader of a store; never create the store.
+    """Open a reader of an existing store.
 
     Args:
-        address: The store.
-        method: How to read a SQL store or a server; other stores ignore it.
-        client: MLflow's client, if one is already open.
-        pooled: Whether to keep connections open, for many small reads.
+        address: Address of the store: an SQL database, an MLflow server, a .zip of results, or a
+            Parquet store.
+        method: How to read a database or a server. "sql" reads the tables, "api" uses MLflow's
+            search, and "auto" reads the tables if possible. Other stores ignore it.
+        client: An open MLflow client of the store; None opens one if it is needed.
+        pooled: Whether to keep connections to a database open, for many small reads.
 
     Raises:
         NoStoreError: If no store exists at the address.
@@ -95,12 +103,12 @@ def read_columns(
     """Read the runs of a query as columns.
 
     Args:
-        address: The store.
+        address: Address of the store.
         query: The runs to read.
-        method: How to read the store.
+        method: How to read a database or a server, as in `open_reader`.
 
     Returns:
-        The columns, and the names of the store's experiments.
+        A pair: the runs as columns, and the names of the store's experiments.
 
     Raises:
         NoStoreError: If no store exists at the address.
@@ -119,7 +127,12 @@ _PAGE = 1_000  # runs per request; a server may allow up to 50,000
 
 
 class SearchReader:
-    """A `Reader` that uses the search of an MLflow client."""
+    """Reads runs with MLflow's search (`Reader`).
+
+    Args:
+        address: Address of the store.
+        client: An open MLflow client of the store; None opens one at the first read.
+    """
 
     def __init__(self, address: StoreAddress, client: MlflowClient | None = None) -> None:
         self._address = address
@@ -145,7 +158,7 @@ class SearchReader:
         return self._open_client or client_of(self._address)
 
     def _search(self, query: Query) -> Iterator[Row]:
-        """Yield each run that matches a query once.
+        """Yield each run that satisfies a query once.
 
         A run is converted to a `Row` of plain values, because MLflow's objects for 100,000 runs
         would fill the memory.
@@ -212,9 +225,9 @@ def _pages(search: Callable[..., Any], *arguments: Any, **options: Any) -> Itera
 
 
 def _filter(query: Query) -> str:
-    """Return a filter in MLflow's grammar with the conditions of a query that it can express.
+    """Return the conditions of a query that MLflow's filter grammar can express, as a filter.
 
-    These are equality with one value, and time bounds.
+    These are equality with one value, and bounds of the start time.
     """
     parts = [
         f"{kind}.`{key}` = '{next(iter(allowed))}'"

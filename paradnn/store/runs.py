@@ -1,7 +1,9 @@
 """Model of a stored run, shared by the driver and the analysis.
 
-The module defines the schema version, outcome tags, claims and resume rules. It also defines the
-query and row types of every store reader, and the defaults of params added by later versions.
+A run is one MLflow run, in most cases of one point: a configuration that was measured. The module
+defines the schema version, the outcome tags, claims (reservations of points) and the rules by which
+stored runs replace measurements. It also defines the query and row types of every store reader, and
+the defaults of params added by later versions.
 """
 
 import json
@@ -52,7 +54,11 @@ LOGGED_TABLES = "mlflow.loggedArtifacts"
 
 
 def tables_tag(names: Iterable[str]) -> str:
-    """Return the value of the tag `LOGGED_TABLES` for tables with the given names."""
+    """Return the value of the tag `LOGGED_TABLES`, which names a run's tables for MLflow.
+
+    Args:
+        names: File names of the tables among the run's artifacts.
+    """
     return json.dumps([{"path": name, "type": "table"} for name in names])
 
 
@@ -78,14 +84,14 @@ RecordingMetrics = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to measure a point.
+    """A process's reservation of a point, so that no other driver measures it.
 
     Attributes:
-        run_id: The run that was created for the measurement.
-        identity: The measurement: point, environment and replicate.
+        run_id: Id of the run that was created for the measurement.
+        identity: The measurement: point, environment and number of the repetition.
         start_time: Start of the run in Unix milliseconds.
         repeats: Whether the point is recorded even if the store already holds a result of it.
-        files: Artifact address of the run; None if unknown.
+        files: Address of the run's artifacts; None if unknown.
         tags: Tags that the run is known to have.
     """
 
@@ -99,7 +105,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run with an outcome in the store; `tags` are those that `RunIndex` reads."""
+    """A run whose outcome is in the store.
+
+    Attributes:
+        run_id: Id of the run.
+        tags: Tags of the run. Runs from a `RunIndex` have only the tags that the index reads.
+    """
 
     run_id: str
     tags: Mapping[str, str]
@@ -111,11 +122,11 @@ Claimed = Claim | Finished | None
 
 @dataclass(frozen=True)
 class SweepRun:
-    """The parent run of the points of a sweep, and how it ended.
+    """The parent run of a sweep, below which the runs of the sweep's points are stored.
 
     Attributes:
-        status: An MLflow run status.
-        description: Text that the UI shows.
+        status: MLflow status of the run: "RUNNING", "FINISHED", "FAILED" or "KILLED".
+        description: Text that MLflow's UI shows.
         metrics: Metrics of the sweep.
         artifacts: File name -> content, as in `Record`.
         tags: Tags of the run; when a sweep is closed, the tags to add.
@@ -132,7 +143,7 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything that one run holds.
+    """The complete content of one run.
 
     Attributes:
         name: Name of the run.
@@ -144,8 +155,8 @@ class Record:
         artifacts: File name -> content, as in `paradnn.store.files.file_content`.
         start_time: Start in Unix milliseconds.
         end_time: End in Unix milliseconds.
-        description: Text that the UI shows.
-        history: Metrics with several values: one per block, window, epoch or sample.
+        description: Text that MLflow's UI shows.
+        history: Metrics with several values: one per block of steps, time window, epoch or sample.
     """
 
     name: str
@@ -161,7 +172,7 @@ class Record:
     history: Sequence[MetricSnapshot] = ()
 
     def is_redundant_with(self, known: Mapping[str, str]) -> bool:
-        """Whether a stored run makes this record of the same point redundant.
+        """Return whether a stored run makes this record of the same point redundant.
 
         A stored run does not replace the record if one of these is true:
 
@@ -171,7 +182,7 @@ class Record:
         - it lacks the record's profile or trace.
 
         Args:
-            known: Tags of the stored run, which has the same identity.
+            known: Tags of the stored run, which has the same point, environment and replicate.
         """
         outcome = outcome_of(known)
         if outcome is None or (outcome != "ok" and outcome_of(self.tags) == "ok"):
@@ -182,10 +193,9 @@ class Record:
 
 
 def wanted_extras(point: Point) -> set[str]:
-    """Return the extras that a point requests in addition to its timing.
+    """Return which of "profile" and "keep_trace" a point requests in addition to its timing.
 
-    Returns:
-        Elements of `EXTRA_KEYS`, such as "profile". A kept trace implies a profile.
+    A kept trace implies a profile.
     """
     wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
     return wanted and wanted | {"profile"}
@@ -196,10 +206,11 @@ class ResumePolicy:
     """Rules for accepting stored runs instead of measuring a point again.
 
     Attributes:
-        resume: True, False or "retry".
-        retry: Outcomes of points that resume="retry" measures again.
-        sweep_id: Id of a sweep that several drivers share, whose runs are always accepted; None
-            without such a sweep.
+        resume: True accepts stored outcomes, False accepts none. "retry" accepts all except those
+            in `retry`.
+        retry: Outcomes that resume="retry" does not accept, such as "timeout".
+        sweep_id: Id of a sweep that several drivers share. Finished runs of this sweep are always
+            accepted. None if the sweep is not shared.
     """
 
     resume: bool | str
@@ -208,23 +219,23 @@ class ResumePolicy:
 
     @property
     def queries_store(self) -> bool:
-        """Whether the driver queries the store at all."""
+        """Whether stored runs can be accepted, so that the store must be queried."""
         return self.resume is not False or self.sweep_id is not None
 
     def is_of_sweep(self, tags: Mapping[str, str]) -> bool:
-        """Whether a run with these tags was measured by a driver of the shared sweep."""
+        """Return whether a driver of the shared sweep measured a run with these tags."""
         return self.sweep_id is not None and tags.get("sweep_id") == self.sweep_id
 
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
-        """Whether a stored run is accepted as the measurement of a point.
+        """Return whether a stored run is accepted as the measurement of a point.
 
-        If a limit caused the outcome, or the absence of a requested profile, the run is accepted
-        only under the same limits. If a profile or its trace is requested, a successful run without
-        it is rejected.
+        A time or memory limit may have caused the outcome or the absence of a requested profile.
+        Such a run is accepted only if the point has the same limits. If a profile or its trace is
+        requested, a successful run without it is rejected.
 
         Args:
             point: The requested point.
-            tags: Tags of a run with the identity of the point.
+            tags: Tags of a run with the same point, environment and replicate.
         """
         outcome = tags.get("outcome")
         if outcome is not None and self.is_of_sweep(tags):
@@ -241,11 +252,11 @@ class ResumePolicy:
         return outcome != "ok" or wanted <= set(extras)
 
     def first(self, point: Point, runs: Iterable[Finished]) -> Finished | None:
-        """Return the first accepted run; None if none is accepted.
+        """Return the first run that `accepts` accepts; None if it accepts no run.
 
         Args:
             point: The requested point.
-            runs: Runs with the identity of the point.
+            runs: Runs with the same point, environment and replicate.
         """
         return next((run for run in runs if self.accepts(point, run.tags)), None)
 
@@ -260,10 +271,10 @@ VIDUR = "ee900f105392ae85"
 
 @cache
 def protocol_names() -> Mapping[str, str]:
-    """Return a mapping of `protocol_id` to the name of the protocol.
+    """Return the names of timing protocols by `protocol_id`, the hash of their settings.
 
-    It contains every protocol in `conf/measure`, such as quick and standard, and the protocols of
-    published runs.
+    The mapping contains every protocol in `conf/measure`, such as quick and standard, and the
+    protocols of published runs.
     """
     import yaml
 
@@ -275,7 +286,14 @@ def protocol_names() -> Mapping[str, str]:
 
 
 def protocol_name(identity: str) -> str:
-    """Return the name of a protocol; for an unknown `protocol_id`, its first eight characters."""
+    """Return the name of a timing protocol, such as "standard".
+
+    Args:
+        identity: The `protocol_id`: a hash of the protocol's settings.
+
+    Returns:
+        The name; for an unknown `protocol_id`, its first eight characters.
+    """
     return protocol_names().get(identity, identity[:8])
 
 
@@ -293,7 +311,17 @@ def number(value: float) -> float:
 
 
 class Run(NamedTuple):
-    """Fields of a stored run other than params, metrics and tags; times in Unix milliseconds."""
+    """Fields of a stored run other than params, metrics and tags.
+
+    Attributes:
+        run_id: Id of the run.
+        run_name: Name of the run; None if it has no name.
+        experiment: Name of the run's experiment.
+        status: MLflow status of the run, such as "FINISHED"; None if it has none.
+        start_ms: Start in Unix milliseconds; None if unknown.
+        end_ms: End in Unix milliseconds; None if the run has not ended.
+        artifact_uri: Address of the run's artifacts; None if unknown.
+    """
 
     run_id: str
     run_name: str | None
@@ -305,7 +333,14 @@ class Run(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A run with the params, tags and metrics that were read; NaN metrics are omitted."""
+    """A run with those of its params, tags and metrics that a query requested.
+
+    Attributes:
+        run: Fields of the run.
+        params: Param name -> text.
+        tags: Tag name -> text.
+        metrics: Metric name -> value. NaN is omitted.
+    """
 
     run: Run
     params: dict[str, str]
@@ -315,21 +350,23 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """A selection of runs in given experiments; deleted runs are never included.
+    """Conditions that select runs of a store, and the values to read of each run.
 
-    A run must satisfy every given condition. A field that is None sets no condition.
+    A run must satisfy every given condition. A field that is None sets no condition. Deleted runs
+    are never selected.
 
     Attributes:
-        experiments: Names of experiments.
+        experiments: Names of the experiments of the runs.
         params: Param name -> allowed values.
         tags: Tag name -> allowed values.
         run_id: Id of a single run.
-        status: An MLflow run status.
+        status: An MLflow run status, such as "RUNNING".
         since_ms: Earliest start, inclusive, in Unix milliseconds.
         until_ms: Upper bound of the start, exclusive, in Unix milliseconds.
         unfinished: Whether to include runs without a recorded outcome.
-        newest: Maximum number of runs; those that started last are kept. None means no limit.
-        columns: Kind of values -> keys to read. All keys of an unlisted kind are read.
+        newest: Maximum number of runs; those that started last are selected. None means no limit.
+        columns: Kind of values ("params", "tags" or "metrics") -> keys to read. All keys of a kind
+            that is not listed are read.
     """
 
     experiments: tuple[str, ...]
@@ -349,7 +386,13 @@ class Query:
         return not self.unfinished and "outcome" not in self.tags
 
     def accepts(self, run: Run, params: Mapping[str, str], tags: Mapping[str, str]) -> bool:
-        """Whether a run of the requested experiments satisfies the query, apart from `newest`."""
+        """Return whether a run satisfies the query, apart from `experiments` and `newest`.
+
+        Args:
+            run: Fields of the run.
+            params: Params of the run.
+            tags: Tags of the run.
+        """
         if self.needs_outcome and not any(name in tags for name in OUTCOME_TAGS):
             return False
         is_bounded = self.since_ms is not None or self.until_ms is not None
@@ -367,7 +410,7 @@ class Query:
         )
 
     def narrowed(self, row: Row) -> Row:
-        """Return a row with only the keys that `columns` requests."""
+        """Return a row with only the params, tags and metrics that `columns` requests."""
 
         def requested(kind: Values, values: dict[str, Any]) -> dict[str, Any]:
             keys = self.columns.get(kind)

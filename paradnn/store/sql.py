@@ -72,13 +72,13 @@ _MIN_SCAN_SHARE = 0.25  # at this share of all runs, reading whole tables is fas
 
 
 def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
-    """Return an engine that reads a SQL store and never writes it.
+    """Return a SQLAlchemy engine that reads a SQL store and never writes it.
 
     SQLite is opened with writing disabled by a pragma. The option mode=ro could not recover the
     journal of a killed writer.
 
     Args:
-        address: The store.
+        address: Address of the store.
         pooled: Whether to keep connections open; otherwise each connection is closed after use.
 
     Raises:
@@ -135,7 +135,12 @@ def _sqlite_file_url(url: sa.URL, address: StoreAddress) -> sa.URL:
 
 
 class SqlReader:
-    """A `Reader` of the tables of one database."""
+    """Reads runs from the tables of an MLflow database (`paradnn.store.reader.Reader`).
+
+    Args:
+        address: Address of the database.
+        pooled: Whether to keep connections open, for many small reads.
+    """
 
     def __init__(self, address: StoreAddress, *, pooled: bool = False) -> None:
         self._address = address
@@ -143,7 +148,9 @@ class SqlReader:
 
     @cached_property
     def unexpected(self) -> str:
-        """Message that lists the columns of TABLES that the store lacks; empty if it has all.
+        """Message about required columns that the database lacks; empty if it has all.
+
+        Such a database is of another MLflow version, and cannot be read directly.
 
         Raises:
             NoStoreError: If the database has no table of TABLES.
@@ -165,6 +172,9 @@ class SqlReader:
 
     def experiment(self, name: str) -> str | None:
         """Return the id of a writable experiment.
+
+        Args:
+            name: Name of the experiment.
 
         Returns:
             The id; None if the experiment is absent, or if the tables lack columns of TABLES.
@@ -190,6 +200,9 @@ class SqlReader:
 
         A pooled reader can even copy a deleted database, because its connection is still open.
 
+        Args:
+            path: The new file.
+
         Raises:
             StoreError: If the store cannot be read, or the copy cannot be written.
         """
@@ -202,11 +215,11 @@ class SqlReader:
             driver.backup(copy)
 
     def read(self, query: Query) -> list[Row]:
-        """Return the runs that satisfy a query.
+        """Return the runs that satisfy a query, with the params, tags and metrics it requests.
 
-        A writer stores the outcome tag of a run last, and this function reads tags first. If it
-        reads the outcome, it therefore reads all values of the run, even if another process writes
-        to the store at the same time. No lock is needed.
+        A writer stores the outcome tag of a run last, and this method reads tags first. If it reads
+        the outcome, it therefore reads all values of the run, even if another process writes to the
+        store at the same time. No lock is needed.
         """
         with self._read_errors(), self._engine.connect() as connection:
             runs, lookup = self._matching_runs(connection, query)
@@ -269,7 +282,7 @@ class SqlReader:
     def _statements(
         self, query: Query, runs: Sequence[Run], lookup: Any
     ) -> Iterator[tuple[Values, sa.Select[Any]]]:
-        """Yield each requested kind of values with a statement that selects them.
+        """Yield each requested kind of values with an SQL statement that selects them.
 
         A statement gives rows of (run id, key, value), limited to the requested keys and runs.
 
@@ -314,10 +327,14 @@ class SqlReader:
     def _scanned(
         self, connection: sa.Connection, statements: Iterable[tuple[Values, sa.Select[Any]]]
     ) -> Iterator[Callable[[], Iterator[Part]]]:
-        """Start processes that read whole tables of a SQLite file.
+        """Start processes that read whole tables of a SQLite file in parallel.
 
         The rowid ranges of all tables are determined before the first is read, in the order of
         `_KINDS`. Runs are therefore complete, as in `read`.
+
+        Args:
+            connection: Connection to the file.
+            statements: Kinds of values, and statements that select them.
 
         Yields:
             A function whose n-th call iterates over the parts of the n-th statement.
@@ -369,8 +386,13 @@ class SqlReader:
     ) -> tuple[str, int, int, bool]:
         """Return the description of a table that `scan.py` expects.
 
+        Args:
+            connection: Connection to the SQLite file.
+            kind: Kind of values in the table.
+            statement: Statement that selects the values.
+
         Returns:
-            The statement, the first and the last rowid, and whether the values are numbers.
+            The statement as text, the first and the last rowid, and whether the values are numbers.
         """
         table = _KINDS[kind].name
         compiled = statement.compile(self._engine, compile_kwargs={"literal_binds": True})
@@ -382,11 +404,12 @@ class SqlReader:
         return text, first or 0, last or 0, kind == "metrics"
 
     def _matching_runs(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
-        """Return the runs of a query, and how to select their values.
+        """Return the runs of a query, and how to select their params, tags and metrics.
 
         Returns:
-            The runs; and the operand of `run_uuid IN ...` for the tables of values. It is a list of
-            ids for few runs, or a subquery. None means that all rows are read.
+            A pair. The first position has the runs. The second has the operand of
+            `run_uuid IN ...` for the tables of values: a list of ids for few runs, a subquery, or
+            None to read all rows.
         """
         selection = self._selection(query)
         if query.newest is None:
@@ -406,7 +429,7 @@ class SqlReader:
 
     @cached_property
     def _columns(self) -> set[str]:
-        """Columns of the store's tables in TABLES, as table.column."""
+        """Columns that the database has, as table.column, limited to the tables in TABLES."""
         with self._read_errors():
             inspected = sa.inspect(self._engine).get_multi_columns(filter_names=list(TABLES))
         return {
@@ -416,7 +439,7 @@ class SqlReader:
         }
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
-        """Return the condition that selects the active workspace; empty without workspaces.
+        """Return the SQL condition that selects the active workspace; empty without workspaces.
 
         MLflow 3.10 and later divide a store into workspaces. MLflow's search returns only runs of
         the active workspace.
@@ -427,7 +450,7 @@ class SqlReader:
         return [sa.column("workspace") == workspace]
 
     def _selection(self, query: Query) -> sa.Select[Any]:
-        """Return the statement for the runs of a query, in column order of `Run`."""
+        """Return the SQL statement that selects the fields of `Run` of a query's runs."""
         runs = _RUNS.c
         experiments = _EXPERIMENTS.c
         # SQLite allows values of any type in a numeric column.
@@ -465,7 +488,7 @@ class SqlReader:
         return joined.where(*conditions)
 
     def _read_errors(self) -> AbstractContextManager[None]:
-        """Convert errors of the database to StoreError."""
+        """Return a context in which errors of the database become StoreError."""
         return store_errors(f"cannot read {self._address.public}")
 
 
@@ -478,7 +501,7 @@ def _has_key(
 
     Args:
         table: Table of params or tags.
-        keys: The keys, one of which the row must have.
+        keys: Allowed keys of the row.
         conditions: Further conditions on the row, such as on its value.
     """
     matches = sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *conditions)
@@ -486,7 +509,7 @@ def _has_key(
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:
-    """Stream the rows of a statement.
+    """Execute an SQL statement, and iterate over the rows of its result.
 
     For SQLite, the driver executes the statement without SQLAlchemy, which halves the time.
     """

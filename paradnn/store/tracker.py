@@ -1,6 +1,7 @@
 """Recording of results in the store, or in files while the store does not answer.
 
-A result goes into a file of the journal first, then into the store. If a driver is killed between
+A driver is a process of `python -m paradnn.train`, which measures points (configurations). A result
+of a point goes into a file of the journal first, then into the store. If a driver is killed between
 the two, the next driver of the same store uploads the file. If the store stops answering, the
 driver waits for `tracking.patience` seconds. It then continues to measure without claims in the
 store, and retries the store periodically. It does not record a result of a point that another
@@ -55,9 +56,13 @@ _UNREGISTER_PAUSE = 0.05
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
-    """Return the command line that uploads a folder of results into the store of these settings.
+    """Return the command line that uploads a folder of results into a store.
 
     The command contains no credentials. They must be in the environment.
+
+    Args:
+        folder: The folder.
+        settings: Address and experiment of the store.
     """
     command = ["python", "-m", "paradnn.sync", str(folder)]
     if settings.uri:
@@ -68,11 +73,11 @@ def sync_command(folder: Path, settings: Tracking) -> str:
 
 
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
-    """Open the configured store, or the folder of `tracking=offline`.
+    """Open the configured store for recording, or the folder of `tracking=offline`.
 
     Args:
-        settings: Address, experiment and folder.
-        notify: Receives lines for the user, for example if results cannot go into the store.
+        settings: Address and experiment of the store, and folder of the files.
+        notify: Prints a line to the user, for example if the store does not accept results.
 
     Raises:
         StoreError: If the store or folder cannot be opened.
@@ -95,9 +100,14 @@ def _unused_variables() -> Iterator[str]:
 
 
 class Tracker(Journal):
-    """A store with a journal in front of it.
+    """Records runs in a store, or in files while the store does not answer.
 
     Methods raise StoreError if neither the store nor the disk accepts a result.
+
+    Args:
+        settings: Folder of the files, and address and experiment of the store.
+        store: The store.
+        notify: Prints a line to the user, for example if the store does not answer.
     """
 
     def __init__(
@@ -149,7 +159,11 @@ class Tracker(Journal):
         return self._store.fetch(run_id)
 
     def close_abandoned(self) -> int:
-        """Upload the results that drivers left when they ended early, then close their runs."""
+        """Upload the results of drivers that ended early, then close the runs of those drivers.
+
+        Returns:
+            The number of closed runs without an outcome.
+        """
         self._pending_files += self.left_behind()
         self._upload_pending("left by drivers that ended early")
         return self._store.close_abandoned()
@@ -238,6 +252,14 @@ class Tracker(Journal):
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Record a point in the store, or keep it as a file if the store does not answer.
 
+        Args:
+            claim: The claim of the point.
+            record: The result.
+            recording_metrics: Returns metrics of the recording itself, such as its duration.
+
+        Returns:
+            The id of the run; for a kept file, the stem of the file name.
+
         Raises:
             ClaimLostError: If another driver has taken over the point, because this process was
                 suspended for longer than its lease.
@@ -292,14 +314,13 @@ class Tracker(Journal):
         )
 
     def _try_store(self, claim: Claim, write: Callable[[], None]) -> None:
-        """Call a function that writes to the store, if this process still has a claim there.
+        """Write to the store if it answers and the claim is open there; ignore failures.
 
-        The function is not called while the store does not answer. A StoreError that the function
-        raises is noted, but not raised.
+        After a StoreError, the store counts as unreachable.
 
         Args:
-            claim: The claim to which the write belongs.
-            write: The function.
+            claim: The claim of the point to which the values belong.
+            write: Writes the values.
         """
         if self._away_since is None and claim.run_id in self._open_claims:
             try:
@@ -308,10 +329,13 @@ class Tracker(Journal):
                 self._note_failure(error)
 
     def _call_store(self, call: Callable[[], T]) -> T:
-        """Call a function that uses the store until the store answers, and return its result.
+        """Call a function that uses the store, again after each StoreError, until it succeeds.
 
         Args:
-            call: The function.
+            call: The function, which may raise StoreError.
+
+        Returns:
+            The result of the function.
 
         Raises:
             StoreAwayError: If the store does not answer within `tracking.patience`.
@@ -324,14 +348,11 @@ class Tracker(Journal):
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
     def _note_failure(self, error: StoreError) -> None:
-        """Record that a call of the store failed, and tell the user after the first failure.
+        """Remember that a call of the store failed, and notify the user of the first failure.
 
         If the store is unreachable, later calls wait for the store until `tracking.patience`
         seconds have passed since the first failure. After any other error, they do not wait. A
         deleted store is never tried again, and its runs are copied if possible.
-
-        Args:
-            error: The error of the call.
         """
         now = time.monotonic()
         if isinstance(error, StoreDeletedError):
@@ -354,7 +375,7 @@ class Tracker(Journal):
             self._next_attempt = now + _BACKGROUND_RETRY_SECONDS
 
     def _rescue(self) -> str:
-        """Copy the runs of a deleted store to a file in the folder of kept files.
+        """Copy the runs of a deleted store to a database in the journal's folder.
 
         The copy succeeds only for a deleted SQLite database that this process still has open.
 
@@ -367,10 +388,10 @@ class Tracker(Journal):
         return "Its runs are lost, because this process can no longer read them"
 
     def _is_available(self) -> bool:
-        """Whether the store answers.
+        """Return whether the store answers.
 
-        If the store stopped answering less than `tracking.patience` seconds ago, wait for it. Once
-        it answers again, upload the kept files.
+        If the store stopped answering less than `tracking.patience` seconds ago, this method waits
+        for it. Once the store answers again, the kept files are uploaded.
         """
         while self._away_since is not None:
             now = time.monotonic()
@@ -387,10 +408,13 @@ class Tracker(Journal):
         return True
 
     def _upload_pending(self, why: str) -> bool:
-        """Upload the kept files and remove them; return False if the store stops answering.
+        """Upload the kept files and remove them.
 
         Args:
             why: Reason for the upload, for the message to the user.
+
+        Returns:
+            False if the store stops answering, otherwise True.
         """
         count = 0
         while self._pending_files:
@@ -411,9 +435,13 @@ class Tracker(Journal):
         return True
 
     def _upload(self, path: Path) -> bool:
-        """Upload one file; return whether the store now holds its result.
+        """Upload one result file and remove it.
 
-        Another process may upload the same file at the same time.
+        The file is kept if another process uploads it at the same time, or if the result is
+        redundant in the store.
+
+        Returns:
+            Whether the store now holds the result.
         """
         with _locked(path) as is_locked:
             if not is_locked:
@@ -432,7 +460,11 @@ class Tracker(Journal):
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Lock a result file; yield False if it does not exist or another process uploads it."""
+    """Lock a result file against upload by other processes, and yield whether it is locked.
+
+    Yields:
+        False if the file does not exist or another process has locked it.
+    """
     is_locked = False
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # the file does not exist
@@ -450,12 +482,13 @@ def sync(
     Args:
         folder: The folder of a sweep with `tracking=offline`, or of results that were kept because
             a store did not answer.
-        settings: The store and the experiment.
-        repeats: Whether to also upload redundant results, whose points the store already holds.
+        settings: Address and experiment of the store.
+        repeats: Whether to upload a result even if the store holds an equivalent result of the
+            same point.
 
     Returns:
-        Each uploaded file with the result of its upload; and one line per file that is damaged or
-        that the store rejects.
+        A pair of two lists. The first has each result file with the outcome of its upload. The
+        second has one line of text per file that is damaged or that the store rejects.
 
     Raises:
         DataError: If the folder does not exist.

@@ -36,7 +36,7 @@ _COLUMN_WIDTHS = {
 
 @dataclass(frozen=True)
 class View:
-    """One view of an experiment.
+    """A stored selection of runs, columns and charts in MLflow's page of an experiment.
 
     Attributes:
         name: Name in MLflow's menu.
@@ -85,7 +85,7 @@ def _scatter(x: Mapping[str, str], y: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _parallel(params: list[str], metrics: list[str]) -> dict[str, Any]:
-    """Return a parallel-coordinates chart of the runs that have all these params and metrics."""
+    """Return a parallel-coordinates chart of the runs that have all given params and metrics."""
     return _chart(
         "PARALLEL",
         selectedParams=params,
@@ -152,7 +152,7 @@ VIEWS: Mapping[str, View] = {
 
 
 def view_tags() -> Mapping[str, str]:
-    """Return the tags of an experiment that define its views."""
+    """Return the tags of an experiment that define its views in MLflow's UI."""
     return {
         f"{_PREFIX}{key}": json.dumps(
             {
@@ -168,7 +168,7 @@ def view_tags() -> Mapping[str, str]:
 
 
 def is_outdated(stored: str | None, current: str) -> bool:
-    """Whether an experiment lacks a view or has an earlier version of it.
+    """Return whether an experiment lacks a view or has an earlier version of it.
 
     A view that a user changed in MLflow has a later time, so it is not outdated.
 
@@ -184,7 +184,7 @@ def is_outdated(stored: str | None, current: str) -> bool:
 
 
 def _state(view: View) -> dict[str, Any]:
-    """Return a view in the format in which MLflow stores the state of its page of runs."""
+    """Convert a view to the format in which MLflow stores the state of its page of runs."""
     columns = [_NAME_COLUMN, *view.columns]
     state = {
         "searchFilter": view.filter,
@@ -214,7 +214,10 @@ def _state(view: View) -> dict[str, Any]:
 
 
 def _sections() -> list[dict[str, Any]]:
-    """Return the sections of charts: those of the view, and collapsed ones of all metrics."""
+    """Return the sections of a page of charts: one for the view's charts, and two collapsed.
+
+    MLflow fills the collapsed sections with charts of all model metrics and system metrics.
+    """
     names = {_SECTION: "Points", "model": "Model metrics", "system": "System metrics"}
     return [
         {
@@ -232,12 +235,12 @@ def _sections() -> list[dict[str, Any]]:
 
 
 def view_link(server: str, experiment_id: str, view: str, *, charts: bool = False) -> str:
-    """Return the address of a view in the UI of a server.
+    """Return the address of a view in the UI of an MLflow server.
 
     Args:
-        server: Address of the server.
+        server: Address of the server, without a slash at the end.
         experiment_id: Id of the experiment.
-        view: Key of the view.
+        view: Key of the view in `VIEWS`.
         charts: Whether the page shows the charts instead of the table.
     """
     mode = "&compareRunsMode=CHART" if charts else ""
@@ -246,10 +249,16 @@ def view_link(server: str, experiment_id: str, view: str, *, charts: bool = Fals
 
 
 def run_link(server: str, experiment_id: str, run_id: str, artifact: str = "") -> str:
-    """Return the address of a run, or of one of its artifacts, in the UI of a server.
+    """Return the address of a run, or of one of its artifacts, in the UI of an MLflow server.
 
-    The address selects MLflow's pages for model training. Without it, a browser that has not chosen
-    them before shows the pages for generative AI.
+    The address selects MLflow's pages for model training. Otherwise a browser that has not chosen
+    them before would show the pages for generative AI.
+
+    Args:
+        server: Address of the server, without a slash at the end.
+        experiment_id: Id of the experiment.
+        run_id: Id of the run.
+        artifact: Path of the artifact within the run; empty for the run itself.
     """
     page = f"/artifacts/{artifact}" if artifact else ""
     path = f"experiments/{experiment_id}/runs/{run_id}{page}"
