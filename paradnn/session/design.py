@@ -18,7 +18,7 @@ from paradnn.store.runs import Record
 
 @dataclass(frozen=True)
 class RecordedPoint:
-    """One point of a session and its run.
+    """One point (configuration to measure) of a session, and the run with its result.
 
     Attributes:
         run_id: Identifier of the run.
@@ -70,10 +70,10 @@ class RecordedPoint:
 
 @dataclass(frozen=True)
 class DesignPoint:
-    """One measurement of a point, also called a visit.
+    """One measurement of a point, requested by a sweep design; also called a visit.
 
     Attributes:
-        point: The point.
+        point: The configuration to measure.
         tags: Additional tags of this measurement.
         excluded: Reason why the point counts as out of memory without a trial; None if it is to be
             measured.
@@ -160,11 +160,11 @@ class SweepDesign:
 
 @dataclass
 class Summary:
-    """Summary of a session: its points, their outcomes, and its duration.
+    """Summary of a session, which measures the points (configurations) of one command.
 
     Attributes:
         total: Number of points, including repeated ones.
-        rows: The recorded points.
+        rows: The recorded points with their outcomes and metrics.
         skipped: Outcome -> number of points with this outcome that were in the store before.
         repeated: Number of points that repeat an earlier point of the sweep.
         interrupted: Whether the session was interrupted.

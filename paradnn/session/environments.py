@@ -35,7 +35,7 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
     """Return the hardware and software versions under which points would be measured now.
 
     Args:
-        points: The points. Points with equal worker keys share an environment.
+        points: The configurations to measure. Those with equal worker keys share an environment.
 
     Returns:
         Worker key -> environment; None if the software stack is not installed or lacks the
@@ -77,7 +77,7 @@ class WorkerEnvironments(contextlib.ExitStack):
     version. The stacks are locked against removal until this context is closed.
 
     Args:
-        points: Points of the session.
+        points: The configurations to measure.
         say: Prints a message to the user.
 
     Raises:
@@ -101,7 +101,7 @@ class WorkerEnvironments(contextlib.ExitStack):
             raise
 
     def environment(self, point: Point) -> Environment:
-        """Return the environment in which `point` is measured."""
+        """Return the hardware and software versions under which `point` is measured."""
         return self._environments[WorkerKey.of(point)]
 
     def problem(self, point: Point) -> str | None:
@@ -205,7 +205,7 @@ def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
         environ: Environment variables for the processes on the other hosts.
 
     Returns:
-        `addresses` of the servers, their `key`, and `environ`.
+        A mapping with the `addresses` of the servers, their secret `key`, and `environ`.
 
     Raises:
         ConfigError: If PARADNN_HOSTS is invalid, or PARADNN_HOSTS_KEY is not set.
@@ -235,6 +235,9 @@ def require_answers() -> None:
 
 def require_possible(points: Sequence[Point]) -> None:
     """Check that at least one point can be measured on this machine, and that input data exists.
+
+    Args:
+        points: The configurations to measure.
 
     Raises:
         ConfigError: If the input path of any point does not exist, or if every point lacks its

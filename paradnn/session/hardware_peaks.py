@@ -1,8 +1,8 @@
 """Ceilings: peak rates of a machine, read from the store, or measured once and recorded as a run.
 
-The ceilings are the peak FLOP/s and the memory bandwidth that a framework reaches. The utilization
-of a point (one configuration to measure) is computed from ceilings of the same framework, with the
-same number of threads, in the same environment.
+The ceilings are the peak FLOP/s and the memory bandwidth that a framework reaches. They determine
+the utilization of a point, which is one configuration to measure. Point and ceilings must have the
+same framework, the same number of threads and the same environment.
 """
 
 import contextlib
@@ -60,11 +60,11 @@ class Ceilings:
     how fast the machine currently is.
 
     Attributes:
-        run_id: Run that holds the ceilings.
+        run_id: Id of the run that stores these values.
         flops_per_second: Precision -> FLOP/s of the fastest matrix product.
         bytes_per_second: Bandwidth of main memory in B/s; None if unknown.
         contended: Description of the disturbance during the measurement; None if undisturbed.
-        references: Metric -> best time of one call of a reference kernel, in ms.
+        references: Name of a metric -> best time of one call of a reference kernel, in ms.
         idle_watts: Power in watts while nothing runs; None if unknown.
         idle_source: Counter that measured the idle power, or why it is unavailable; None if an
             earlier version recorded the ceilings and did not measure it.
@@ -163,6 +163,10 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """Return the identity under which the store holds the ceilings (peak rates) for `point`.
 
     Ceilings depend only on the device, the threads and the framework's settings.
+
+    Args:
+        point: A configuration to measure.
+        environment: Hardware and software versions under which it is measured.
     """
     point = single_device(without_price(point), environment)
     parts = {
@@ -181,7 +185,7 @@ def single_device(point: Point, environment: Environment) -> Point:
     one device with all their threads.
 
     Args:
-        point: The point.
+        point: The configuration to measure.
         environment: Environment of the point, from which the number of cores is read.
     """
     if point.device_count == 1:
@@ -227,11 +231,11 @@ def device_peaks(
 def overrun_tags(
     point: Point, environment: Environment, metrics: Mapping[str, float]
 ) -> dict[str, str]:
-    """Return tags about a run that exceeds the measured matmul peak by more than the tolerance.
+    """Return tags about a run that exceeds the measured matmul peak by more than 5%.
 
     Args:
-        point: The point of the run.
-        environment: Environment in which it ran.
+        point: The configuration that was measured.
+        environment: Hardware and software versions under which it was measured.
         metrics: Metrics of the run.
 
     Returns:
@@ -254,8 +258,8 @@ def idle_power_tags(
     """Return the tag that explains why the energy above idle is missing from a run's metrics.
 
     Args:
-        point: The point.
-        environment: Environment in which it ran.
+        point: The configuration that was measured.
+        environment: Hardware and software versions under which it was measured.
         ceilings: Peak rates and idle power of the point's platform; None if not measured.
         metrics: Metrics of the run.
 
@@ -326,7 +330,7 @@ class CeilingsKeeper:
         """Return the ceilings for `point`, and measure them if the store has no usable ones.
 
         Args:
-            point: The point.
+            point: The configuration to measure.
             environment: Environment in which the point runs.
             again: Whether to measure the ceilings even if they are known.
 
@@ -610,10 +614,10 @@ def _disturbance(processes: Sequence[PeakRates]) -> str | None:
 def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
     """Return the ceilings as metrics.
 
-    These are the rate of the fastest product of each precision, the bandwidth of main memory, the
-    idle power, and the best time of each reference kernel. Rates are geometric means with 95%
-    intervals over the undisturbed processes. If every process was disturbed, they are means over
-    all processes.
+    These are the rate of the fastest product of each precision and the bandwidth of main memory.
+    The idle power and the best time of each reference kernel follow. Rates are geometric means
+    with 95% intervals over the undisturbed processes. If every process was disturbed, they are
+    means over all processes.
     """
     metrics: dict[str, float] = {}
     for name, rows in _kernels(processes).items():

@@ -87,8 +87,8 @@ class DriverTask:
         logs: Folder for the output of drivers.
         variables: Environment variables of the driver.
         launched: Unix time in seconds at which the jobs were launched.
-        launcher: The launching process. If the driver runs on the same host and in the same
-            scheduler job, it ends when that process ends.
+        launcher: The launching process. A driver on the same host and in the same scheduler job
+            ends when the launching process ends.
         job_id: Id of the launching process's scheduler job; empty without one.
         name: Name of the launcher.
     """
@@ -209,7 +209,7 @@ def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) 
     """Launch the drivers of a sweep in jobs, and wait until they have measured its points.
 
     Args:
-        points: Points of the sweep: the configurations to measure.
+        points: The configurations to measure.
         settings: Settings of the command, with the number of drivers.
         sweep: Name, id and command of the sweep, and its launcher.
 

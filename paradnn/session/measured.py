@@ -87,15 +87,15 @@ def quantile_metrics(
 ) -> dict[str, float]:
     """Return a quantile of latencies and its 95% interval, as metrics in ms.
 
-    The quantile is the geometric mean of the processes' quantiles. The interval uses order
-    statistics of all values. Their effective number is smaller by a factor that accounts for the
-    dependence of neighboring values. With several processes, the interval also covers the interval
-    of the mean of the processes' quantiles.
+    The quantile is the geometric mean of the processes' quantiles. The ends of the interval are
+    order statistics of all values. Neighboring values are dependent, so fewer values count than
+    there are. With several processes, the interval also covers the interval of the mean of the
+    processes' quantiles.
 
     An end beyond all values is omitted. If neighboring values are strongly dependent, a queue may
-    still be growing. The upper end is then omitted if processes have fewer than `_MIN_INDEPENDENT`
-    effectively independent values. Both ends are omitted if a single process has fewer than
-    `_MIN_INDEPENDENT_ALONE`.
+    still be growing. The upper end is then omitted if processes have fewer than 20 effectively
+    independent values (`_MIN_INDEPENDENT`). Both ends are omitted if a single process has fewer
+    than 50 (`_MIN_INDEPENDENT_ALONE`).
 
     Args:
         name: Prefix of the metrics' names.
@@ -105,7 +105,7 @@ def quantile_metrics(
         scale: Factor that converts a value to ms.
 
     Returns:
-        The metrics `{name}_ms`, `{name}_low_ms` and `{name}_high_ms`; omitted ends are missing.
+        The metrics `{name}_ms`, `{name}_low_ms` and `{name}_high_ms`, the last two if known.
     """
     values = [of(process, share) for process in each]
     middle = statistics.geometric_mean(values)
@@ -187,10 +187,10 @@ def summarize(
 ) -> Summarized:
     """Summarize the values of one or more processes.
 
-    For one process, the value is the median, with the interval of `block_interval`. For several, it
-    is the geometric mean of their medians, with the interval of that mean (Kalibera and Jones, ISMM
-    2013). The interval is omitted if it extends beyond the range of all values by more than the
-    length of that range, on a logarithmic scale.
+    For one process, the value is the median, and `paradnn.worker.series.block_interval` computes
+    the interval. For several processes, the value is the geometric mean of their medians, with the
+    interval of that mean (Kalibera and Jones, ISMM 2013). That interval is omitted if it extends
+    beyond the range of all values by more than the length of that range, on a logarithmic scale.
 
     Args:
         processes: Positive values of each process, in the order in which they were measured.
@@ -253,7 +253,7 @@ def _log_error(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured point: everything from which its MLflow run is computed.
+    """A measured point (configuration): everything from which its MLflow run is computed.
 
     Attributes:
         point: The measured configuration.
@@ -316,5 +316,9 @@ class Measured:
 
 
 def measurements(answers: Sequence[Answer]) -> list[Measurement]:
-    """Return the measurement of the timed steps from each answer that has one."""
+    """Return the measurements of timed steps in the answers of workers.
+
+    Args:
+        answers: Answers of a point's processes. Those without timed steps are skipped.
+    """
     return [answer.measurement for answer in answers if answer.measurement]

@@ -34,7 +34,7 @@ _PAUSE_SECONDS = 2.0  # minimum time between two progress messages
 
 
 class ProgressPrinter:
-    """Progress text and metric history of one point, updated at most once every two seconds.
+    """Progress text and metric history of a measurement, updated at most every two seconds.
 
     Args:
         work: Formats the messages of the point's kind of work and extracts metrics from them.
@@ -56,6 +56,9 @@ class ProgressPrinter:
 
         The record of the point holds all snapshots, so the latest ones need not be stored here.
 
+        Args:
+            message: Progress of the point's workload.
+
         Returns:
             The text for the terminal; None if the last update is too recent.
         """
@@ -72,7 +75,7 @@ class ProgressPrinter:
 
 @dataclass
 class OpenPoint:
-    """A point that is claimed but not recorded.
+    """A point (configuration to measure) that is claimed in the store but not recorded.
 
     Attributes:
         point: The configuration to measure.

@@ -14,9 +14,9 @@ def peak_metrics(peaks: Sequence[float], probes: Sequence[Sequence[Probe]]) -> d
     """Return metrics of a search for the highest query rate that meets a latency limit.
 
     The true peak of each process lies between its highest rate that met the limit and its lowest
-    rate that certainly failed. With several processes, the low end of the interval is that of the
-    mean of the former rates, and the high end is that of the mean of the latter. For a single
-    process, the ends are these two rates.
+    rate that certainly failed. For a single process, these two rates are the ends of the interval.
+    For several processes, the ends come from 95% intervals of two means: the low end from that of
+    the former rates, the high end from that of the latter.
 
     Args:
         peaks: For each process, the highest rate that met the limit, in queries per second.

@@ -32,10 +32,10 @@ _DROPPED_COLUMNS = ("FLOP/s", "memory", "steady", "± 95%")
 
 
 class Reporter:
-    """Progress of a session: points done, counts of outcomes, and the estimated time left.
+    """Shows the progress of a session: finished points, outcomes, and the estimated time left.
 
     Args:
-        total: Number of points.
+        total: Number of points, which are the configurations to measure.
         title: Name of the sweep, which is the first line of the output. None if a single point is
             measured; only its phases are then printed.
         at_most: Whether the estimate of the remaining time is an upper bound.
@@ -146,12 +146,20 @@ class Reporter:
         self.subtract_processes(1)
 
     def phase(self, name: str) -> None:
-        """Show the phase that the current activity enters."""
+        """Show the phase that the current activity enters.
+
+        Args:
+            name: Name of the phase, such as "compile".
+        """
         self._phase = name
         self._draw()
 
     def done(self, row: RecordedPoint) -> None:
-        """Count the outcome of a point and, in a sweep, print its result in one line."""
+        """Count the outcome of a point and, in a sweep, print its result in one line.
+
+        Args:
+            row: Outcome, metrics and tags of the point's run.
+        """
         self._counts[row.outcome] += 1
         if self._title:
             first, *rest = self._status()
@@ -200,7 +208,7 @@ class Reporter:
 
 
 def describe_point(row: RecordedPoint, where: str) -> str:
-    """Return the results of one point as a few lines of text.
+    """Return the results of one measured configuration (point) as a few lines of text.
 
     Args:
         row: Outcome, metrics and tags of the point's run.

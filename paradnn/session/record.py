@@ -52,6 +52,9 @@ def run_name(point: Point) -> str:
 
     It consists of family, size, batch size, precision, platform, and options that differ from their
     defaults.
+
+    Args:
+        point: The configuration that the run measures.
     """
     words = [
         point.model.name,
@@ -89,7 +92,7 @@ def run_tags(kind: str, measured: identity.Identity, environment: Environment) -
 
     Args:
         kind: Kind of the run: "point", or "ceilings" for a measurement of peak rates.
-        measured: Identity of the measurement: its hashes, and the number of its repetition.
+        measured: Hashes of the configuration and its environment, and number of the repetition.
         environment: Hardware and software versions of the measurement.
     """
     tags = {
@@ -108,6 +111,10 @@ def point_tags(point: Point, environment: Environment) -> dict[str, str]:
 
     They name the point, its environment, its timing protocol and its limits. All of them are known
     before the measurement.
+
+    Args:
+        point: The configuration to measure.
+        environment: Hardware and software versions under which it is measured.
     """
     measured = identity.Identity(
         identity.point_id(point), environment.environment_id, point.replicate
@@ -120,7 +127,7 @@ def point_tags(point: Point, environment: Environment) -> dict[str, str]:
 
 
 def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Point, dict[str, str]]:
-    """Set the hourly price of a point, if a price is known.
+    """Set the hourly price of a point (configuration to measure), if a price is known.
 
     The price covers all devices of the point. The cores of a CPU are priced as part of their host.
 
@@ -130,9 +137,9 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
         environment: Environment of the point, which names the device and the host.
 
     Returns:
-        A pair. The first position has the point, with `platform.price_per_hour` if it is known.
-        The second has tags with the currency and, if the price comes from `prices`, its source.
-        Without a price there are no tags.
+        A pair (point, tags). The returned point has `platform.price_per_hour` if a price is known.
+        The tags state the currency and, if the price comes from `prices`, its source. Without a
+        price, the tags are empty.
     """
     price = point.platform.price_per_hour
     tags = {"price_currency": prices.currency or ""}
@@ -478,7 +485,7 @@ def _describe_operations(metrics: Mapping[str, float]) -> str:
 
 
 def energy_text(metrics: Mapping[str, float]) -> str:
-    """Return the energy per example, its part above idle, and the power as text.
+    """Return the energy per example, the part of it above idle power, and the power as text.
 
     Args:
         metrics: Metrics of a run, including `energy_per_example_joules`. Power and energy above

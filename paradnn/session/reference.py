@@ -78,7 +78,7 @@ def at_reference(
 
     One of the metrics is the slope: the change of the logarithm of the step time per change of the
     logarithm of the kernel time. The slope is used to adjust the measured step time to the best
-    speed, which is the speed of the machine when the kernel reached its best time.
+    speed of the machine, at which the kernel reached its best time.
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has
@@ -173,8 +173,8 @@ def _adjust(
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds.
-        excess: (blocks, processes) values of log(t / t0), where t is the kernel time without the
-            slowdown by the point itself, and t0 is the kernel time at the reference speed.
+        excess: (blocks, processes) values of log(t / t0). t is the kernel time without the slowdown
+            by the point itself, and t0 is the kernel time at the reference speed.
         slope: Slope of `steps` over `excess`.
         own_error: Half-width of the 95% interval of an offset that all values of `excess` share.
     """

@@ -48,7 +48,11 @@ class RunRecords:
         return {}
 
     def progress_text(self, message: WorkloadMessage) -> str:
-        """Return the progress that a worker's message reports, as text; empty if it has none."""
+        """Return the progress that a worker's message reports, as text for the terminal.
+
+        Args:
+            message: Message of this kind of work.
+        """
         return ""
 
     def metric_history(self, messages: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
@@ -56,7 +60,11 @@ class RunRecords:
         return []
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
-        """Return metrics with one value per block of steps or time window, for MLflow's charts."""
+        """Return metrics with one value per block of steps or time window, for MLflow's charts.
+
+        Args:
+            measured: The measured configuration (point) with the results of its processes.
+        """
         return []
 
     def is_finished(self, result: PointResult) -> bool:
@@ -68,7 +76,11 @@ class RunRecords:
         return True
 
     def name_parts(self, point: Point) -> list[str]:
-        """Return further parts of a run's name, after model, size, batch size and platform."""
+        """Return further parts of a run's name, after model, size, batch size and platform.
+
+        Args:
+            point: The configuration that the run measures.
+        """
         return [
             part for part in (point.workload.mode, point.data.name) if part not in _OMITTED_PARTS
         ]
@@ -86,21 +98,25 @@ class RunRecords:
         """Return the metrics that this kind of work adds to a run.
 
         Args:
-            measured: The point with the results of its processes.
+            measured: The measured configuration (point) with the results of its processes.
             known: Metrics computed so far: those of every point, and those of the timed steps if
                 they are valid.
         """
         return {}
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """Return the tags that this kind of work adds to a run."""
+        """Return the tags that this kind of work adds to a run.
+
+        Args:
+            measured: The measured configuration (point) with the results of its processes.
+        """
         return {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         """Return the files that this kind of work adds to a run, such as raw values.
 
         Args:
-            measured: The point with the results of its processes.
+            measured: The measured configuration (point) with the results of its processes.
             title: Name of the run.
 
         Returns:
@@ -112,7 +128,7 @@ class RunRecords:
         """Return charts for the overview of the run, the most important first.
 
         Args:
-            measured: The point with the results of its processes.
+            measured: The measured configuration (point) with the results of its processes.
             metrics: All metrics of the run.
         """
         return []
@@ -131,7 +147,11 @@ class RunRecords:
 
 
 def has_valid_steps(measured: Measured) -> bool:
-    """Return whether the timed steps of a measured point are valid and are recorded."""
+    """Return whether the timed steps of a measured point are valid and are recorded.
+
+    Args:
+        measured: The measured configuration (point) with the results of its processes.
+    """
     outcome, _ = measured.ending()
     records = measured.point.workload.role(RunRecords)
     return records.are_steps_valid(outcome, measured.results[-1].answer)

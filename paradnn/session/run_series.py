@@ -43,7 +43,7 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
 
     The step number of a value is the number of its block. The warm-up of the first process has
     negative numbers. If there are more than `MAX_VALUES` blocks, each value is the mean over
-    successive blocks, and its step number is that of the first of them.
+    successive blocks. Its step number is then that of the first of these blocks.
 
     Args:
         measured: The measured point with the results of its processes.
@@ -75,7 +75,7 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
 
 
 def latency_series(requests: Sequence[tuple[int, int]], start_time: int) -> list[MetricSnapshot]:
-    """Return median and maximum latency in ms over time, in `_WINDOWS` windows of equal duration.
+    """Return median and maximum latency in ms over time, in 50 windows of equal duration.
 
     The step number of a value is the start of its window, in milliseconds after the first request
     was due.

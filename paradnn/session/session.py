@@ -93,8 +93,8 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     """Measure and record points in the given order.
 
     Args:
-        points: The points: configurations to measure. A point is skipped if `settings.resume`
-            accepts its stored outcome.
+        points: The configurations to measure. A point is skipped if the store has an outcome that
+            `settings.resume` accepts.
         settings: Settings of the command.
         sweep: Name and id of the sweep; None for a single point outside a multirun.
 
@@ -110,11 +110,12 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
 
 def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> Summary:
-    """Measure the batches of points that a design chooses, until it returns an empty batch.
+    """Measure the points (configurations) that an adaptive sweep design chooses, in batches.
+
+    The session ends when the design returns an empty batch.
 
     Args:
-        design: Adaptive design of the sweep. It chooses each batch, given the results of the
-            previous batch.
+        design: Chooses each batch of points, given the results of the previous batch.
         settings: Settings of the command.
         sweep: Name and id of the sweep.
 
@@ -139,9 +140,8 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
         settings: Settings of the command.
 
     Returns:
-        A pair. The first position has the ceilings, which are the peak FLOP/s and the memory
-        bandwidth, or None if they cannot be measured. The second position has the location of the
-        run that stores the ceilings, as text.
+        A pair (ceilings, location). The ceilings are the peak FLOP/s and the memory bandwidth; None
+        if they cannot be measured. The location says in which store their run is.
 
     Raises:
         WorkerError: If the device or the software stack of the point is unavailable.
@@ -476,9 +476,9 @@ class _Session:
     def _recording_metrics(self, record: Record) -> dict[str, float]:
         """Return durations in seconds that are known only while a point is recorded, as metrics.
 
-        They are the durations of the recording, of the driver's overhead for the point, of the
-        session so far, and of the start of the driver. Also starts the schedule phase of the next
-        point.
+        They are the durations of the recording, of the driver's overhead for the point, and of the
+        session so far. The durations of the driver's start-up are added. The call also starts the
+        schedule phase of the next point.
 
         Args:
             record: The record that is being stored.

@@ -102,7 +102,7 @@ def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) 
     Args:
         tracker: Reads the runs.
         sweep: Id, name and command of the sweep.
-        points: Points of the sweep. The summary takes the names of model families from them.
+        points: The sweep's configurations, from which the names of model families are taken.
 
     Returns:
         The summary. Its rows have metrics only if the sweep has at most `_MAX_ROWS` points.
@@ -168,7 +168,7 @@ def end_shared_sweep(
     Args:
         tracker: Records the runs.
         sweep: Id, name and command of the sweep.
-        points: Points of the sweep.
+        points: The configurations of the sweep.
         driver_summary: Summary of this driver's session.
         conclusion: Result of the sweep's adaptive design; empty for a grid.
         page: Draws the sweep's HTML page.

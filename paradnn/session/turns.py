@@ -27,9 +27,13 @@ _CHECK_SECONDS = 0.2  # seconds between two checks for a premature end of a side
 
 
 def takes_turns(point: Point) -> bool:
-    """Return whether blocks of the point can alternate with blocks of another point.
+    """Return whether blocks of a point can alternate with blocks of another point.
 
-    While a point waits, it must neither compute nor hold device memory that the other point needs.
+    A block is a number of steps that are timed together. While a point waits, it must neither
+    compute nor hold device memory that the other point needs.
+
+    Args:
+        point: A configuration to measure.
     """
     alone = point.devices == point.hosts == 1 and point.data.name == "synthetic"
     return alone and point.platform.name == "cpu" and point.workload.role(RunRecords).can_take_turns

@@ -141,7 +141,7 @@ _MAX_TOTAL_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Time and memory limits of one point.
+    """Time and memory limits for the measurement of one point (configuration).
 
     Attributes:
         timeout: Time limit in seconds.
@@ -171,8 +171,9 @@ class PointProcesses:
     def resident_bytes(self, pid: int, limit: int | None) -> int:
         """Return the resident memory in bytes of a child process and the processes it started.
 
-        Each process counts with at least the file-backed pages of the worker, because a separate
-        process would need the same pages (`paradnn.worker.memory`). If the total exceeds the limit,
+        The file-backed pages that the worker has loaded count for each process, even if the process
+        has not touched them. A separate process would need the same pages
+        (`paradnn.worker.memory`). If the total exceeds the limit,
         pages that several processes share count only once. This corrected total is slow to
         compute. It is reused for ten times the duration of its computation (`_PAUSE_FACTOR`).
 
@@ -331,7 +332,9 @@ class Worker:
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point, and set `alive` to False if the worker cannot measure further points.
+        """Measure one point (configuration) in a child process of the worker.
+
+        Sets `alive` to False if the worker cannot measure further points.
 
         Args:
             point: The configuration as a request, from `paradnn.config.identity.point_request`.

@@ -83,7 +83,7 @@ class StoreAddress:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether drivers cannot record runs in the store: a bundle or a Parquet store."""
+        """Whether the store is a bundle or a Parquet store, in which drivers cannot record runs."""
         return self.is_bundle or self.is_parquet
 
     @property
@@ -161,7 +161,7 @@ def migration_remedy(address: StoreAddress) -> str:
         address: An address at which no database exists.
 
     Returns:
-        A sentence with the command; empty if the address is not such a folder.
+        A sentence with the command; empty if the address does not point to such a folder.
     """
     if address.database is not None:
         folder: Path | None = address.database.parent
@@ -300,9 +300,16 @@ def artifact_folder(
 def relocate_artifacts(address: StoreAddress) -> None:
     """Correct the artifact addresses in the tables of a SQLite store that was moved.
 
-    Other stores are left unchanged. An experiment's location is replaced by the folder next to the
-    database if that folder has the artifacts of its runs, or if the old folder is next to a
-    database of the same name. Errors are ignored, since a store may be read-only.
+    The new address of an experiment's artifacts is the folder next to the database. It replaces the
+    old address in two cases:
+
+    - The new folder has the artifacts of the experiment's runs.
+    - The old folder is next to a database of the same name.
+
+    Errors are ignored, since a store may be read-only.
+
+    Args:
+        address: Address of the store. Stores other than SQLite are left unchanged.
     """
     database = address.database
     new_location = address.artifact_location

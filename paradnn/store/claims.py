@@ -67,10 +67,13 @@ _NEVER = "1e300"
 
 
 def leases_in(tags: Mapping[str, str]) -> dict[str, Lease]:
-    """Return the leases of a sweep's drivers, by driver.
+    """Return the leases (expiring registrations) of a sweep's drivers.
 
     Args:
         tags: Tags of the sweep's parent run. Invalid leases are skipped.
+
+    Returns:
+        Number of the driver as text -> lease.
     """
     leases = {}
     for key, text in tags.items():
@@ -237,7 +240,7 @@ class RunIndex:
         """Return the runs of one measurement, finished or not, newest first.
 
         Args:
-            identity: The measurement: point, environment and replicate.
+            identity: Hashes of the configuration and its environment, and number of the repetition.
             everywhere: Whether to search all experiments of the store.
         """
         if everywhere:
@@ -252,6 +255,9 @@ class RunIndex:
         """Return the finished runs of one measurement, in all experiments of the store.
 
         All experiments share runs with peak rates, because those are properties of a machine.
+
+        Args:
+            identity: Hashes of the configuration and its environment, and number of the repetition.
         """
         entries = self.of_point(identity, everywhere=True)
         return [Finished(entry.run_id, entry.tags) for entry in entries if entry.outcome]
@@ -273,9 +279,12 @@ class RunIndex:
         return {entry.identity for entry in points if not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the measurements of a sweep that drivers claimed but did not finish before ending.
+        """Return the measurements of a sweep that ended drivers had claimed but not finished.
 
         Other drivers may have finished some of them since.
+
+        Args:
+            sweep_id: Id of the sweep.
         """
         tags = {"kind": ("point",), "sweep_id": (sweep_id,)}
         killed = self._entries(status="KILLED", tags=tags)
@@ -306,10 +315,13 @@ class RunIndex:
         return self._with_leases([entry for entry in entries if entry.is_readable])
 
     def leases(self, run_id: str) -> dict[str, Lease]:
-        """Return the leases of the drivers of a sweep, by driver.
+        """Return the leases (expiring registrations) of a sweep's drivers.
 
         Args:
             run_id: Id of the parent run of the sweep.
+
+        Returns:
+            Number of the driver as text -> lease.
         """
         return leases_in(self._all_tags(run_id))
 
@@ -360,7 +372,14 @@ class RunIndex:
 
 
 def status_of(outcome: str | None) -> str:
-    """Return the MLflow status of an ended run: "FINISHED" for the outcome "ok", or "FAILED"."""
+    """Return the MLflow status of an ended run.
+
+    Args:
+        outcome: Outcome of the run; None if it has none.
+
+    Returns:
+        "FINISHED" for the outcome "ok", otherwise "FAILED".
+    """
     return "FINISHED" if outcome == "ok" else "FAILED"
 
 

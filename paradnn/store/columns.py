@@ -34,7 +34,11 @@ class Texts:
 
     @classmethod
     def of(cls, values: Iterable[str | None]) -> Self:
-        """Return a column with the given values, one per run."""
+        """Return a column with the given values.
+
+        Args:
+            values: A text or None per run.
+        """
         code_of: dict[str, int] = {}
         codes = [
             -1 if value is None else code_of.setdefault(value, len(code_of)) for value in values
@@ -200,7 +204,11 @@ class Records:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
-        """Convert rows to columns."""
+        """Convert rows to columns.
+
+        Args:
+            rows: Runs with their params, tags and metrics, each run once.
+        """
         records = cls(row.run for row in rows)
         for kind in get_args(Values):
             entries = (
@@ -263,7 +271,8 @@ class Records:
     def matching(self, query: Query) -> Self:
         """Return the runs that satisfy the tag filters and the outcome condition of a query.
 
-        Other conditions of the query are ignored.
+        Args:
+            query: The query. Its other conditions are ignored.
         """
         nothing = Texts.missing(len(self.runs))
         # Each condition is a list of masks. A run satisfies it if at least one mask is True.
@@ -323,6 +332,9 @@ class Records:
 
         MLflow's SQL stores write infinities as the largest float. This method restores them, in
         place.
+
+        Args:
+            name: Name of the metric.
         """
         numbers = self.metrics[name]
         numbers[numbers >= LARGEST] = np.inf

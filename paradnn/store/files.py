@@ -69,7 +69,12 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def is_inside(folder: Path, name: str) -> bool:
-    """Return whether `inside` accepts `name` as the name of a file below `folder`."""
+    """Return whether an untrusted name is a valid name of a file below a folder.
+
+    Args:
+        folder: The folder.
+        name: Relative name; parts are separated by "/". The rules are those of `inside`.
+    """
     with contextlib.suppress(DataError):
         return bool(inside(folder, name))
     return False

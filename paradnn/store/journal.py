@@ -53,7 +53,7 @@ _MAX_FILE_BYTES = 2**30  # larger files are rejected
 
 @dataclass(frozen=True)
 class Document:
-    """Content of the file of a measured point.
+    """Content of the file with the result of a measured point (configuration).
 
     Attributes:
         record: The result: params, metrics, tags and artifacts of the run.
@@ -73,12 +73,20 @@ class Document:
 
 
 def folder_of(settings: Tracking) -> Path:
-    """Return the folder in which a journal with these settings keeps its files."""
+    """Return the absolute path of the folder for results that are kept as files.
+
+    Args:
+        settings: Settings of the store. The default of their `folder` is mlruns/offline.
+    """
     return Path(settings.folder or HOME / "mlruns" / "offline").expanduser().absolute()
 
 
 def store_key(settings: Tracking) -> str:
-    """Return a hash of the store's address and the experiment, for names of files."""
+    """Return a hash of the store's address and the experiment, for names of files.
+
+    Args:
+        settings: Address and experiment of the store.
+    """
     if settings.name == "offline":
         store = ""
     else:
@@ -104,7 +112,9 @@ def identity_of(tags: Mapping[str, str]) -> Identity:
 
 
 class Journal:
-    """Runs as files in a folder. Methods raise StoreError if a file cannot be written.
+    """Stores runs as files in a folder, and reserves points there by claim files.
+
+    Methods raise StoreError if a file cannot be written.
 
     Args:
         folder: The folder, which is created if it is absent.
@@ -184,6 +194,9 @@ class Journal:
         """Return the metrics and the tags of a run, in this order.
 
         The name of the run is the value of the tag `mlflow.runName`.
+
+        Args:
+            run_id: Id of the run, which is the stem of its file's name.
 
         Raises:
             DataError: If the folder has no valid file of the run.
@@ -345,12 +358,12 @@ class Journal:
         tags: Mapping[str, str],
         accepts: AcceptsRun | None,
     ) -> Claimed:
-        """Claim a point, so that no other driver measures it.
+        """Claim (reserve) a point, so that no other driver measures it.
 
         The claim expires unless `renew_lease` is called regularly.
 
         Args:
-            identity: The measurement: point, environment and replicate.
+            identity: Hashes of the configuration and its environment, and number of the repetition.
             name: Name of the run; a journal ignores it.
             tags: Tags of the run; a journal ignores them.
             accepts: Returns whether a stored run, given its tags, replaces the measurement. None
@@ -380,9 +393,11 @@ class Journal:
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the measurements of a sweep that drivers claimed but did not finish before ending.
+        """Return the measurements of a sweep that ended drivers had claimed but not finished.
 
-        A journal ignores `sweep_id`, because claims in files do not name their sweep.
+        Args:
+            sweep_id: Id of the sweep. A journal ignores it, because claims in files do not name
+                their sweep.
         """
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and entry.is_abandoned()}
@@ -391,7 +406,7 @@ class Journal:
         """Store metrics of a point while it is measured; a journal does nothing.
 
         Args:
-            claim: The claim of the point.
+            claim: The reservation of the point that `begin` returned.
             snapshots: Values of metrics at successive steps.
         """
 
@@ -399,7 +414,7 @@ class Journal:
         """Record the result of a finished point, and release its claim.
 
         Args:
-            claim: The claim of the point.
+            claim: The reservation of the point that `begin` returned.
             record: The result.
             recording_metrics: Returns metrics of the recording itself, such as its duration.
 
@@ -414,7 +429,7 @@ class Journal:
         """Return the content of the file of a measured point.
 
         Args:
-            claim: The claim of the point.
+            claim: The reservation of the point that `begin` returned.
             record: The result.
             metrics: Metrics of the recording itself.
         """
@@ -437,6 +452,9 @@ class Journal:
         """Write the file of a measured point, and release the claim of the point.
 
         Without the release, two drivers could wait for each other's points.
+
+        Args:
+            document: Content of the file.
 
         Returns:
             The path of the file.
@@ -710,7 +728,7 @@ class PartialResults:
         protocol version.
 
         Args:
-            identity: The measurement: point, environment and replicate.
+            identity: Hashes of the configuration and its environment, and number of the repetition.
         """
         try:
             content = read_document(self._path("partial", identity, "json"))
@@ -725,7 +743,7 @@ class PartialResults:
         """Save the results of a point's processes so far.
 
         Args:
-            identity: The measurement: point, environment and replicate.
+            identity: Hashes of the configuration and its environment, and number of the repetition.
             results: The results, in the order of the processes.
 
         Raises:
@@ -741,7 +759,7 @@ class PartialResults:
         Errors are ignored, because a folder that is not writable holds no file of this process.
 
         Args:
-            identity: The measurement: point, environment and replicate.
+            identity: Hashes of the configuration and its environment, and number of the repetition.
             ended: Whether to delete the checkpoint too, because no training will resume from it.
         """
         checkpoint = self.checkpoint(identity)
@@ -754,7 +772,11 @@ class PartialResults:
                 path.unlink(missing_ok=True)
 
     def checkpoint(self, identity: Identity) -> Path:
-        """Return the path of the checkpoint file from which a worker can resume a training."""
+        """Return the path of the checkpoint file from which a worker can resume a training.
+
+        Args:
+            identity: Hashes of the configuration and its environment, and number of the repetition.
+        """
         return self._path("training", identity, "npz")
 
     def _path(self, kind: str, identity: Identity, suffix: str) -> Path:

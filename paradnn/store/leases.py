@@ -131,7 +131,7 @@ def expiry() -> str:
 
 @dataclass(frozen=True)
 class Lease:
-    """A driver's registration with a sweep, which expires unless the driver renews it.
+    """Registration of a driver (measuring process) with a sweep; it expires unless renewed.
 
     Attributes:
         owner: The process of the driver.
@@ -196,8 +196,8 @@ class Lease:
         """Return why the process of this lease must end; empty if it may continue.
 
         Args:
-            leases: Driver -> lease, as stored for the sweep. Drivers are numbered as text, and the
-                launching process is `LAUNCH`.
+            leases: Driver -> lease, as stored for the sweep. A key is the number of a driver as
+                text, or `LAUNCH` for the launching process.
             driver: Key of this lease in `leases`.
         """
         launch = leases.get(LAUNCH)

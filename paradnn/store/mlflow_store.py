@@ -85,9 +85,9 @@ class Uploaded:
     """Outcome of an upload of a result from a file.
 
     Attributes:
-        state: "logged" if the upload stored the result; "known" if the store already had the
-            result; "withheld" if the result was not stored because another driver has measured the
-            point.
+        state: One of three texts. "logged": the upload stored the result. "known": the store
+            already had the result. "withheld": the result was not stored, because another driver
+            has measured the point.
         run_id: Id of the run in the store that holds the point.
         record: The result.
     """
@@ -334,6 +334,9 @@ class MlflowStore(RunIndex):
         """Return whether another driver has taken over a claimed point.
 
         That can happen if this process was suspended for longer than its lease is valid.
+
+        Args:
+            claim: Claim of this process.
         """
         self._check_renewal_gap()
         if claim.run_id not in self._possibly_lost:
@@ -386,7 +389,7 @@ class MlflowStore(RunIndex):
         tags: Mapping[str, str],
         accepts: runs.AcceptsRun | None,
     ) -> Claimed:
-        """Claim a point by creating its run.
+        """Claim (reserve) a point by creating its run.
 
         After a claim is written, it is valid if the store holds no other claim of the point. If two
         drivers claim at once, both withdraw and try again later. If a run of the point is likely to
@@ -395,7 +398,7 @@ class MlflowStore(RunIndex):
         run of another driver.
 
         Args:
-            identity: The measurement: point, environment and replicate.
+            identity: Hashes of the configuration and its environment, and number of the repetition.
             name: Name of the run.
             tags: Tags of the run.
             accepts: Returns whether a stored run, given its tags, replaces the measurement. None
@@ -461,7 +464,7 @@ class MlflowStore(RunIndex):
         Abandoned runs are closed on the way.
 
         Args:
-            identity: The measurement: point, environment and replicate.
+            identity: Hashes of the configuration and its environment, and number of the repetition.
             accepts: Returns whether a stored run, given its tags, replaces the measurement.
             except_run: Id of a run to ignore; empty ignores no run.
             everywhere: Whether to consider all experiments of the store.

@@ -42,6 +42,9 @@ class Reader(Protocol):
         """Return the runs that satisfy a query, with the params, tags and metrics it requests.
 
         An unknown experiment has no runs.
+
+        Args:
+            query: Conditions on the runs, and the values to read.
         """
 
 
@@ -145,7 +148,7 @@ class SearchReader:
             return sorted(experiment.name for experiment in _pages(self._client.search_experiments))
 
     def read(self, query: Query) -> list[Row]:
-        """Return the runs that satisfy a query.
+        """Return the runs that satisfy a query, with the params, tags and metrics it requests.
 
         The server applies the filters that MLflow's grammar can express. This class applies the
         others.

@@ -72,7 +72,14 @@ OUTCOME_TAGS = ("outcome", CEILINGS_OUTCOME, ANALYSIS_OUTCOME)
 
 
 def outcome_of(tags: Mapping[str, str]) -> str | None:
-    """Return the outcome in the tags of a run of any kind; None while the run is unfinished."""
+    """Return the outcome of a run of any kind, such as "ok" or "timeout".
+
+    Args:
+        tags: Tags of the run.
+
+    Returns:
+        The outcome; None while the run is unfinished.
+    """
     return next((tags[name] for name in OUTCOME_TAGS if name in tags), None)
 
 
@@ -84,7 +91,7 @@ RecordingMetrics = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A process's reservation of a point, so that no other driver measures it.
+    """Reservation of a point (configuration), so that no other process measures it.
 
     Attributes:
         run_id: Id of the run that was created for the measurement.
@@ -234,7 +241,7 @@ class ResumePolicy:
         requested, a successful run without it is rejected.
 
         Args:
-            point: The requested point.
+            point: The requested configuration.
             tags: Tags of a run with the same point, environment and replicate.
         """
         outcome = tags.get("outcome")
@@ -255,7 +262,7 @@ class ResumePolicy:
         """Return the first run that `accepts` accepts; None if it accepts no run.
 
         Args:
-            point: The requested point.
+            point: The requested configuration.
             runs: Runs with the same point, environment and replicate.
         """
         return next((run for run in runs if self.accepts(point, run.tags)), None)

@@ -238,7 +238,7 @@ class SqlReader:
         """Return the runs that satisfy a query as columns; faster than `read` for many runs.
 
         Most stored runs are finished points. A query for finished points therefore reads the tags
-        of all runs and selects runs in memory, because SQLite takes eight times as long for the
+        of all runs and selects runs in memory. SQLite would take eight times as long for the
         selection.
         """
         from paradnn.store.columns import Records, in_parts  # slow imports
@@ -407,9 +407,8 @@ class SqlReader:
         """Return the runs of a query, and how to select their params, tags and metrics.
 
         Returns:
-            A pair. The first position has the runs. The second has the operand of
-            `run_uuid IN ...` for the tables of values: a list of ids for few runs, a subquery, or
-            None to read all rows.
+            A pair (runs, operand). The operand is that of `run_uuid IN ...` for the tables of
+            values: a list of ids for few runs, a subquery, or None to read all rows.
         """
         selection = self._selection(query)
         if query.newest is None:

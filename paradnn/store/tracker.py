@@ -253,7 +253,7 @@ class Tracker(Journal):
         """Record a point in the store, or keep it as a file if the store does not answer.
 
         Args:
-            claim: The claim of the point.
+            claim: The reservation of the point that `begin` returned.
             record: The result.
             recording_metrics: Returns metrics of the recording itself, such as its duration.
 

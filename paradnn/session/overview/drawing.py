@@ -217,7 +217,14 @@ class Chart:
             )
 
     def interval(self, x: float, low: float, high: float, color: str) -> None:
-        """Draw a vertical error bar at `x` from `low` to `high`, in units of the axes."""
+        """Draw a vertical error bar.
+
+        Args:
+            x: Horizontal position in units of the x axis.
+            low: Lower end in units of the y axis.
+            high: Upper end in units of the y axis.
+            color: Color as in CSS.
+        """
         left = self._left(x)
         bottom = self._top(low)
         top = self._top(high)
