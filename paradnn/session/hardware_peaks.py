@@ -287,7 +287,7 @@ def idle_power_tags(
 
 
 def _ceilings_command(point: Point, environment: Environment) -> str:
-    """Return the command that measures the ceilings of a point again."""
+    """Return a shell command that measures the peak rates of a point's platform again."""
     platform = single_device(point, environment).platform
     framework = point.framework
     software = point.software
@@ -488,9 +488,10 @@ class CeilingsKeeper:
 
 
 def _request(point: Point) -> dict[str, Any]:
-    """Return the request to a worker that measures ceilings.
+    """Return the request that makes a worker measure the peak rates of a point's platform.
 
-    Its arrays may use a quarter of the free memory, since they need only exceed the caches.
+    The arrays of the measurement may use a quarter of the free memory, since they need only exceed
+    the caches.
     """
     return {
         "task": "ceilings",
@@ -575,7 +576,7 @@ def _describe_ceilings(device: str, ceilings: Ceilings) -> str:
 
 
 def _fastest(rates: PeakRates) -> list[ProductRate]:
-    """Return the fastest product of each precision."""
+    """Return the fastest matrix product of each precision."""
     ordered = sorted(rates.matmul, key=lambda row: row.flops_per_second)
     return list({row.precision: row for row in ordered}.values())
 

@@ -55,8 +55,8 @@ def _lowest_failed(
     """Return for each process the lowest rate above its peak that failed.
 
     Args:
-        peaks: As in `peak_metrics`.
-        probes: As in `peak_metrics`.
+        peaks: For each process, the highest rate that met the limit, in queries per second.
+        probes: For each process, all tried rates with their verdicts.
         verdicts: Verdicts of a probe that count as failed: False if the rate exceeded the limit,
             None if the probe did not decide whether it met the limit.
 

@@ -195,7 +195,13 @@ def _slope_gap(slope: series.Slope) -> float:
 def _adjust_one_process(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """Adjust the step time of a point that has one process. See `_adjust` for the arguments.
+    """Adjust the step time of a point that was measured in one process.
+
+    Args:
+        steps: As in `_adjust`, of shape (blocks, 1).
+        excess: As in `_adjust`, of shape (blocks, 1).
+        slope: As in `_adjust`.
+        own_error: As in `_adjust`.
 
     Returns:
         The adjusted step time, the expected gain of precision, and the expected loss of precision.
@@ -217,10 +223,11 @@ def _adjust_one_process(
 def _adjust_processes(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """Adjust the step time of a point that has several processes. See `_adjust` for the arguments.
+    """Adjust the step time of a point that was measured in several processes.
 
-    The interval is a jackknife interval (Miller, Biometrika 61, 1974). It omits each process once
-    and estimates the slope again, so the interval includes the uncertainty of the slope.
+    The arguments are those of `_adjust`. The interval is a jackknife interval (Miller, Biometrika
+    61, 1974). It omits each process once and estimates the slope again, so the interval includes
+    the uncertainty of the slope.
 
     Returns:
         The adjusted step time, and the expected gain and loss, as in `_adjust_one_process`.

@@ -436,7 +436,7 @@ class Worker:
             monitor: Receives the observations of the child.
             limits: Limits of the point.
             sent: Time at which the request was sent, by `time.perf_counter`.
-            on_news: Called as in `measure`.
+            on_news: Called with the name of each phase and with each workload message.
 
         Returns:
             How the child ended. `stopped` is "worker" if the worker itself exited first.
@@ -487,7 +487,7 @@ class Worker:
         Args:
             event: Message of the worker.
             monitor: Observations of the child.
-            on_news: Called as in `measure`.
+            on_news: Called with the name of each phase and with each workload message.
         """
         if isinstance(event, messages.Started):
             monitor.pid = event.pid

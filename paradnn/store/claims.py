@@ -86,7 +86,7 @@ def leases_in(tags: Mapping[str, str]) -> dict[str, Lease]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One run with the tags that the index reads.
+    """A run in the index of a store, with the tags that the index reads.
 
     Attributes:
         run_id: Id of the run.
