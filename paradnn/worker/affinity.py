@@ -1,4 +1,4 @@
-"""Bind a point to some of the host's cores (`platform.cores`) before any device is opened.
+"""Bind this process to some of the host's cores (`platform.cores`) before any device is opened.
 
 Threads inherit the cores of the thread that starts them. Frameworks create their thread pools when
 the device is opened, with one thread per core of the process. PyTorch counts the cores earlier,
@@ -18,10 +18,13 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     """Restrict this process, and the threads that it starts later, to `platform.cores`.
 
     Args:
-        platform: The platform of the point.
+        platform: The `platform` settings of the measured configuration. `cores` is a list of cores,
+            such as "0-3,6"; if it is None or absent, nothing is restricted. `threads` is the number
+            of threads; None if unset.
 
     Returns:
-        The platform. If `threads` was unset, it is now the number of these cores.
+        The settings. If `cores` is set and `threads` was unset, `threads` is now the number of
+        cores.
 
     Raises:
         UnavailableError: If the process may not use one of the cores, or the system cannot pin
@@ -46,12 +49,11 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class DeviceLayout:
-    """The devices of this process over which a step is distributed.
+    """Devices over which each step of a model is distributed, with their threads and cores.
 
     Attributes:
         devices: Number of devices.
-        threads: Threads of each CPU device: `platform.threads`, by default an equal share of the
-            cores.
+        threads: Threads of each CPU device.
         cores: Numbers of the cores. The first `threads` cores belong to the first device, the next
             `threads` cores to the second, and so on.
     """
@@ -62,15 +64,22 @@ class DeviceLayout:
 
 
 def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> DeviceLayout:
-    """Return the layout of devices on this machine.
+    """Divide the cores that this process may use among devices.
 
     Args:
-        devices: Number of devices per host of the point.
-        platform: The platform of the point.
-        hosts: Number of hosts of the point whose processes run on this machine.
+        devices: Number of devices per host.
+        platform: The `platform` settings of the measured configuration. `name` is the kind of
+            device. `threads` is the number of threads per device; if it is None, each device gets
+            an equal share of the cores.
+        hosts: Number of hosts whose processes all run on this machine. The layout contains the
+            devices of all these hosts.
+
+    Returns:
+        The layout. If there are more devices than cores, the devices share cores.
 
     Raises:
-        UnavailableError: If this process may use fewer cores than the layout needs.
+        UnavailableError: If `threads` is set for CPU devices, and the process may use fewer cores
+            than the devices need.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -93,6 +102,6 @@ def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> 
 
 
 def pin_to_cores(cores: Sequence[int]) -> None:
-    """Restrict this process and its future threads to `cores`; do nothing if the system cannot."""
+    """Restrict this process and its future threads to `cores`, if the system supports this."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

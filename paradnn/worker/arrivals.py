@@ -22,9 +22,9 @@ def arrivals(rate: float, seed: int, seconds: float, queries: int) -> array[int]
 
     Args:
         rate: Mean queries per second.
-        seed: Seed of the generator.
-        seconds: Arrival times are drawn until one is at least this value.
-        queries: Minimum number of queries.
+        seed: Seed of the random generator.
+        seconds: Duration of the schedule. The last arrival time is at least this value.
+        queries: Minimum number of arrival times.
     """
     draw = _mersenne_twister(seed).getrandbits
     duration = seconds * 1e9
@@ -51,9 +51,14 @@ def _mersenne_twister(seed: int) -> random.Random:
 
 
 def process_seed(seed: int, replicate: int, process: int) -> int:
-    """Return the seed of one process of a replicate.
+    """Return the seed of one of the processes in which a configuration is measured.
 
     The increments per replicate and process are large, so neighboring values of `seed` in a sweep
     do not lead to the same process seeds.
+
+    Args:
+        seed: The seed in the configuration.
+        replicate: Number of the replicate (a repetition of the whole measurement), from 0.
+        process: Number of the process in the replicate, from 0.
     """
     return (seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % _WORD

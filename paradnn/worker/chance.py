@@ -1,4 +1,6 @@
-"""Confidence in percentiles from counts of late queries.
+"""Confidence in latency percentiles, from the number of queries that exceed a latency limit.
+
+Queries that exceed the limit are called late; all others are in time.
 
 Latencies of neighboring queries are correlated, since the queries waited in one queue. N correlated
 queries carry as much information as a smaller number of independent queries. The variance of batch
@@ -29,6 +31,11 @@ def beta_share(x: float, a: float, b: float) -> float:
 
     The formula is DLMF 8.17.22, evaluated by Lentz's algorithm. For a binomial count K of n trials
     with probability p, P(K <= k) = I_(1-p)(n - k, k + 1).
+
+    Args:
+        x: The upper limit of the integral, from 0 to 1.
+        a: The first parameter.
+        b: The second parameter.
     """
     if x <= 0:
         return 0.0
@@ -56,17 +63,18 @@ def beta_share(x: float, a: float, b: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def required_in_time_queries(late: int, share: float, confidence: float) -> int:
-    """Return the number of in-time queries that LoadGen requires for `late` late queries.
+    """Return the number of in-time queries that MLPerf LoadGen requires for `late` late queries.
 
-    This is LoadGen's early stopping with tolerance 0. The null hypothesis is that at most `share`
+    A query is late if its latency exceeds a limit; otherwise it is in time. This is LoadGen's early
+    stopping criterion with tolerance 0. The null hypothesis is that at most `share`
     of all queries are in time. The result is the smallest number of in-time queries that, together
     with `late` late queries, rejects the hypothesis. To reject it, `late` or fewer late queries
     must have a probability below 1 - `confidence` under the hypothesis.
 
     Args:
         late: The number of late queries.
-        share: The share of queries that must be in time: 0.99 for the 99th percentile.
-        confidence: The confidence in 0..1.
+        share: The fraction of queries that must be in time: 0.99 for the 99th percentile.
+        confidence: The confidence level, from 0 to 1.
     """
     high = 1
     while not passes(high, late, share, confidence):
@@ -77,21 +85,32 @@ def required_in_time_queries(late: int, share: float, confidence: float) -> int:
 
 
 def passes(in_time: float, late: float, share: float, confidence: float) -> bool:
-    """Return whether counts show with `confidence` that at least `share` of all queries is in time.
+    """Return whether enough queries were in time to accept a latency limit.
 
-    The counts of in-time and late queries may be fractional, because they may be corrected for
-    correlation.
+    The result is True if the counts show, with the given confidence, that at least `share` of all
+    queries is in time. A count may be fractional, because it may be corrected for correlation.
+
+    Args:
+        in_time: Number of queries that met the latency limit.
+        late: Number of queries that exceeded the latency limit.
+        share: The fraction of queries that must be in time.
+        confidence: The confidence level, from 0 to 1.
     """
     return in_time > 0 and beta_share(share, in_time, late + 1) < 1 - confidence
 
 
 def events_factor(cumulative: Sequence[int]) -> float:
-    """Return the variance of the share of trials with an event, relative to independent trials.
+    """Return by which factor correlation between trials increases the variance of an event's rate.
 
-    The result is the largest estimate over batches of several lengths, and at least 1.
+    The rate is the fraction of trials with the event, such as the fraction of late queries. The
+    factor is the largest estimate over batches of several lengths.
 
     Args:
-        cumulative: The number of events up to and including each trial.
+        cumulative: For each trial, the number of events up to and including this trial.
+
+    Returns:
+        The variance relative to the variance for independent trials, at least 1. It is 1 if there
+        are too few trials for an estimate, or if no trial or every trial has the event.
     """
     total = len(cumulative)
     share = cumulative[-1] / total if total else 0.0
@@ -116,12 +135,13 @@ def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int |
 
     Args:
         count: The number of values.
-        share: The quantile in 0..1.
-        factor: The variance relative to independent values (`events_factor`).
+        share: The quantile, from 0 to 1.
+        factor: The factor by which correlation between the values increases the variance
+            (`events_factor`); 1 for independent values.
 
     Returns:
-        The ranks of the lower and the upper end, from 0; None for an end that lies beyond all
-        values.
+        The ranks of the lower and the upper end, counted from 0. An end that lies beyond all values
+        is None.
     """
     effective_count = max(1.0, count / factor)
 

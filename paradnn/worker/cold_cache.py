@@ -15,13 +15,13 @@ _UNITS = {"K": 2**10, "M": 2**20, "": 1}
 
 
 class ColdCache:
-    """Fills the caches of the open device: reads a large array, with the framework of the step.
+    """Fills the caches of the open device by reading a large array with the imported framework.
 
     Args:
-        platform: The kind of device, such as "cpu".
+        platform: The kind of device: "cpu", "gpu" or "tpu".
 
     Attributes:
-        nbytes: Bytes of the array.
+        nbytes: Size of the array in bytes.
     """
 
     def __init__(self, platform: str) -> None:
@@ -41,7 +41,9 @@ class ColdCache:
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Return the bytes of all data caches of the processors, each counted once; 0 if unknown.
+    """Return the total size of the processors' data caches in bytes; 0 if unknown.
+
+    A cache that several cores share counts once.
 
     Args:
         root: The folder in which Linux describes the processors.

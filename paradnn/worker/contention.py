@@ -1,8 +1,9 @@
-"""Contention: processor time that was taken from a point during its measurement.
+"""Measure contention: processor time that is taken from a measured process.
 
-Counters are read just before the first block and just after the last. Three things take cores away
-from a point: other processes, the hypervisor (steal), and the quota of a control group. Time in
-which a core was neither idle, nor stolen, nor used by the point was used by other processes. The
+The measured process and its descendants are called the point. Counters are read just before the
+first timed block of steps and just after the last. Three things take cores away from the point:
+other processes, the hypervisor (steal), and the quota of a control group. Time in which a core was
+neither idle, nor stolen, nor used by the point was used by other processes. The
 error of this time is about 0.01 s per core (docs/how-to/check.md has the measurement). Only Linux
 provides the counters; on other systems the values are unknown.
 """
@@ -55,19 +56,19 @@ _STAT_FIELDS = 8
 
 @dataclass(frozen=True)
 class Counters:
-    """Counters at one moment, or their growth between two moments.
+    """Processor-time counters at one moment, or their growth between two moments.
 
     A counter that the system does not provide is None.
 
     Attributes:
-        seconds: Seconds of `time.perf_counter`.
-        cores: Number of cores that the point may use on this host.
+        seconds: Value of `time.perf_counter`, in seconds.
+        cores: Number of cores that the measured processes may use on this host.
         own: Core-seconds of this process and its descendants.
         idle: Core-seconds in which these cores were idle.
         steal: Core-seconds that the hypervisor took.
         accounted: Core-seconds that the kernel accounts for: idle, stolen and used.
-        switches: Involuntary context switches of this process.
-        throttled: Seconds in which a quota stopped the point.
+        switches: Number of involuntary context switches of this process.
+        throttled: Seconds in which the CPU quota of a control group stopped the processes.
     """
 
     seconds: float
@@ -81,12 +82,12 @@ class Counters:
 
 
 class ContentionMonitor:
-    """Observes the contention of a measurement.
+    """Measures the processor time that is taken from this process during a measurement.
 
-    Call `start` before the first block and `stop` after the last.
+    Call `start` before the first timed block of steps and `stop` after the last.
 
     Attributes:
-        seen: The contention of the last measurement; None before the first measurement ends.
+        seen: Result of the last call of `stop`; None before that.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class ContentionMonitor:
         self._former_handler: Any = None
 
     def start(self) -> None:
-        """Begin a measurement."""
+        """Begin a measurement by reading the counters."""
         self._stops = 0
         # No counter shows the time in which a process is stopped (SIGSTOP). But the process gets
         # SIGCONT when it continues.
@@ -106,7 +107,7 @@ class ContentionMonitor:
         self._before = read_counters()
 
     def stop(self) -> Contention | None:
-        """End a measurement and return its contention; None if `start` was not called."""
+        """End a measurement and return its contention; None if `start` was never called."""
         if self._before is None:
             return None
         contention = contention_between(self._before, read_counters())
@@ -126,9 +127,10 @@ class ContentionMonitor:
 
 
 class TurnsMonitor:
-    """Observes the contention of a point that alternates with another point.
+    """Measures contention of a process that takes turns with a second measured process.
 
-    `start` and `stop` enclose each turn, so the work of the other point does not count.
+    `start` and `stop` enclose each turn of this process, so the work of the second process does not
+    count as contention.
     """
 
     def __init__(self) -> None:
@@ -137,25 +139,25 @@ class TurnsMonitor:
         self._turns = 0
 
     def start(self) -> None:
-        """Begin a turn."""
+        """Begin a turn of this process."""
         self._before = read_counters()
 
     def stop(self) -> None:
-        """End a turn."""
+        """End a turn of this process, and add its contention to the total."""
         assert self._before is not None, "start comes before stop"
         growth = counter_growth(self._before, read_counters())
         self._total = growth if self._total is None else sum_growths(self._total, growth)
         self._turns += 1
 
     def contention(self) -> Contention | None:
-        """Return the contention over all turns together; None if there was no turn."""
+        """Return the contention of all turns together; None if there was no turn."""
         if self._total is None:
             return None
         return judge_growth(self._total, self._turns)
 
 
 def watch_cores(cores: Iterable[int]) -> None:
-    """Include in the counters the cores that other processes of the point use on this host."""
+    """Count contention on `cores`, too: other processes of the same measurement use these cores."""
     _watched_cores.update(cores)
 
 
@@ -163,7 +165,7 @@ def read_counters(root: Path = _ROOT) -> Counters:
     """Return the current values of the counters.
 
     Args:
-        root: The folder with `proc` and `sys`.
+        root: The folder that contains the Linux folders `proc` and `sys`.
     """
     cores: list[int] = []
     if hasattr(os, "sched_getaffinity"):
@@ -183,7 +185,10 @@ def read_counters(root: Path = _ROOT) -> Counters:
 
 
 def counter_growth(before: Counters, after: Counters) -> Counters:
-    """Return the growth of each counter; None for a counter that the system does not provide."""
+    """Return how much each counter grew between two readings.
+
+    A counter that the system does not provide is None. `cores` is that of the second reading.
+    """
     return Counters(
         seconds=after.seconds - before.seconds,
         cores=after.cores,
@@ -197,7 +202,14 @@ def counter_growth(before: Counters, after: Counters) -> Counters:
 
 
 def sum_growths(first: Counters, second: Counters) -> Counters:
-    """Return the sum of two growths of counters."""
+    """Return the total growth of the counters in two periods.
+
+    A counter that the system does not provide is None. `cores` is that of the second period.
+
+    Args:
+        first: Growth in the first period.
+        second: Growth in the second period.
+    """
     return Counters(
         seconds=first.seconds + second.seconds,
         cores=second.cores,
@@ -211,16 +223,21 @@ def sum_growths(first: Counters, second: Counters) -> Counters:
 
 
 def contention_between(before: Counters, after: Counters) -> Contention:
-    """Return the contention between two readings of the counters, with the verdict."""
+    """Return the contention between two readings of the counters.
+
+    The field `reason` of the result says which values are too high; it is None if none is.
+    """
     return judge_growth(counter_growth(before, after))
 
 
 def judge_growth(growth: Counters, periods: int = 1) -> Contention:
-    """Return the contention for a growth of the counters, with the verdict in `reason`.
+    """Return the contention that follows from the growth of the counters.
+
+    The field `reason` of the result says which values are too high; it is None if none is.
 
     Args:
-        growth: The growth of the counters, or the sum of several growths.
-        periods: The number of growths in that sum. Each adds an independent rounding error.
+        growth: The growth of the counters in one period, or its sum over several periods.
+        periods: The number of periods in that sum. Each adds an independent rounding error.
     """
     capacity = growth.seconds * growth.cores
     own = _ratio(growth.own, capacity)
@@ -266,8 +283,9 @@ def _reason(contention: Contention, uncertain_share: float) -> str | None:
     """Return why a measurement counts as contended; None if no share is too high.
 
     Args:
-        contention: The shares.
-        uncertain_share: The error of the shares of other processes and of the hypervisor.
+        contention: The measured shares. Its `reason` is not set yet.
+        uncertain_share: The error of the shares of other processes and of the hypervisor, as a
+            fraction of the cores' time. A smaller share does not count.
     """
     reasons = []
     cores = contention.cores
@@ -290,7 +308,7 @@ def _reason(contention: Contention, uncertain_share: float) -> str | None:
 def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:
     """Return the idle, stolen and total core-seconds of `cores` from /proc/stat (proc(5)).
 
-    The values are None if the system does not provide them.
+    All three are None if the system does not provide them.
     """
     names = {f"cpu{core}" for core in cores}
     ticks_per_second = os.sysconf("SC_CLK_TCK")

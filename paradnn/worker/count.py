@@ -1,9 +1,10 @@
-"""`python -m paradnn.worker.count`: count the products in a model whose layers are unknown.
+"""`python -m paradnn.worker.count`: count the matrix products and convolutions of any model.
 
-`paradnn ask` runs this command. Standard input is JSON with framework, model and batch size.
-Standard output is JSON with the number of parameters, and with category, FLOPs and operand sizes of
-each product of a forward pass. If they cannot be counted, the output has the reason (`why`).
-PyTorch runs the forward pass on the CPU; other frameworks only trace it.
+`paradnn ask` runs this command for models whose layers ParaDnn does not know. Standard input is
+JSON with framework, model and batch size. Standard output is JSON with the number of parameters,
+and with category, FLOPs and operand sizes of each product of a forward pass. If they cannot be
+counted, the output has the reason (`why`). PyTorch runs the forward pass on the CPU; other
+frameworks only trace it.
 """
 
 import json
@@ -20,14 +21,19 @@ _MAX_REASON_CHARS = 300
 
 
 def count_products(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the matrix products and convolutions of a model, and its number of parameters.
+    """Count the matrix products and convolutions of a model's forward pass, and its parameters.
 
     Args:
-        request: The keys `framework`, `model` and `batch_size`.
+        request: The name of the framework as `framework`, the `model` settings of a configuration
+            as `model`, and the number of examples as `batch_size`.
+
+    Returns:
+        `products`, a list of (category, FLOPs, numbers of elements of the operands and the result),
+        and `parameters`, the number of the model's parameters.
 
     Raises:
-        UnavailableError: If the products of the model cannot be counted. Building the model may
-            raise other exceptions.
+        UnavailableError: If the model comes from an ONNX file, or the framework cannot run it.
+            Building the model may raise other exceptions.
     """
     backend = FRAMEWORKS[request["framework"]].backend  # builds the models of an engine
     framework = load(backend)

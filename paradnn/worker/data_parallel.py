@@ -2,11 +2,12 @@
 
 Every process has the same model and a share of the batch. The framework sums the gradients over
 the processes: MultiWorkerMirroredStrategy, DistributedDataParallel or `jax.distributed`. The
-point's own process has rank 0. It measures, and decides how many steps all processes run.
+process with rank 0 measures, and decides how many steps all processes run.
 
-A block begins with an untimed step, whose gradient exchange synchronizes the processes. The other
-processes continue with the timed steps without a further message, so a block contains only the
-framework's own messages.
+A block is a number of steps between two synchronizations: the unit of timing. A block begins with
+an untimed step, whose gradient exchange synchronizes the processes. The other processes continue
+with the timed steps without a further message, so a block contains only the framework's own
+messages.
 
 After the measurement, every process times steps on its share of the batch without communication.
 All processes do this at the same time. A common step takes longer than a step without
@@ -56,11 +57,11 @@ _IMPORT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class _Order:
-    """Request of the first process to the other processes of the point.
+    """Request of the measuring process (rank 0) to the other processes.
 
     Attributes:
         task: `run`, `begin_steps`, `memory`, `prepare_alone` or `alone`.
-        steps: Number of steps to run.
+        steps: Number of steps to run if the task is `run`.
     """
 
     task: str
@@ -72,11 +73,11 @@ class _Reply:
     """Reply of a process to an `_Order`. A field is None if the task of the order does not need it.
 
     Attributes:
-        rank: Number of the process.
+        rank: Number of the process, from 1.
         loss: Loss of the last step on the process's share of the batch.
         memory: Peak memory of the process, and growth of its memory in the steps, in bytes; empty
             if they are unknown.
-        step_seconds: Median time of a step without communication; None if it cannot be measured.
+        step_seconds: Median seconds of a step without communication; None if it cannot be measured.
     """
 
     rank: int
@@ -86,7 +87,13 @@ class _Reply:
 
 
 def process_count(point: Mapping[str, Any], framework: Framework) -> int:
-    """Return the number of processes that share each step of a point, on all hosts."""
+    """Return the number of processes, on all hosts together, that share each training step.
+
+    Args:
+        point: The configuration to measure, with the optional keys `hosts`, `devices` (per host)
+            and `parallel`.
+        framework: The framework, which determines the number of processes per host.
+    """
     if point.get("parallel") == "model":
         return 1
     hosts = int(point.get("hosts", 1))
@@ -101,14 +108,14 @@ def _member(
     *,
     shares_host: bool,
 ) -> Member:
-    """Return the description of a process of a point, with its devices and cores.
+    """Return the description of one process of the group, with its devices and cores.
 
     Args:
-        point: The request.
-        framework: The imported framework.
+        point: The configuration to measure, as nested mappings of plain values.
+        framework: The framework, already imported.
         rank: Number of the process, from 0.
-        addresses: Addresses of all processes, in order of rank.
-        shares_host: Whether all processes of the point run on one host.
+        addresses: Addresses (host:port) of all processes, in order of rank.
+        shares_host: Whether all processes run on one host.
     """
     devices = int(point["devices"])
     hosts = int(point["hosts"])
@@ -127,15 +134,15 @@ def _member(
 
 
 class _Process:
-    """One process of a point: its model, and its part of every step.
+    """The model of this process, and its part of every step.
 
     Args:
-        point: The request.
-        framework: The imported framework.
-        member: The description of the process.
+        point: The configuration to measure, as nested mappings of plain values.
+        framework: The framework, already imported.
+        member: Rank, addresses and devices of this process.
 
     Attributes:
-        framework: The framework of the group, with its devices open.
+        framework: The framework for steps that all processes share, with its devices open.
     """
 
     def __init__(self, point: Mapping[str, Any], framework: Framework, member: Member) -> None:
@@ -192,15 +199,15 @@ def _serve(
     *,
     shares_host: bool,
 ) -> None:
-    """Carry out the orders of the first process in another process, until `channel` closes.
+    """Carry out the orders of the measuring process in this process, until `channel` closes.
 
     Args:
-        point: The request.
-        framework: The imported framework.
+        point: The configuration to measure, as nested mappings of plain values.
+        framework: The framework, already imported.
         rank: Number of this process, from 1.
-        addresses: Addresses of all processes, in order of rank.
-        channel: Connection to the first process.
-        shares_host: Whether all processes of the point run on one host.
+        addresses: Addresses (host:port) of all processes, in order of rank.
+        channel: Connection to the measuring process.
+        shares_host: Whether all processes run on one host.
 
     Raises:
         RankFailed: If this process fails.
@@ -227,13 +234,13 @@ def _serve(
 
 
 def _obey(order: _Order, rank: int, process: _Process, step: Step, meter: MemoryMeter) -> _Reply:
-    """Carry out an order of the first process, and return the reply.
+    """Carry out an order of the measuring process, and return the reply.
 
     Args:
         order: The order.
         rank: Number of this process, from 1.
         process: This process's model and devices.
-        step: This process's part of the common step.
+        step: This process's part of the step that all processes share.
         meter: Measures the memory of this process.
     """
     if order.task == "run":
@@ -256,14 +263,16 @@ def serve_elsewhere(
     own: socket,
     channel: Connection,
 ) -> None:
-    """Run, on this host, a process of a point that another host measures.
+    """Run a process on this host that shares the training steps of a process on another host.
+
+    Returns when the measuring process on the other host closes `channel`.
 
     Args:
-        point: The request.
-        rank: Number of this process.
-        addresses: Addresses of all processes, in order of rank.
-        own: Socket that reserved the port of this process; closed here, so that the framework can
-            listen on the port.
+        point: The configuration to measure, as nested mappings of plain values.
+        rank: Number of this process, from 1; the measuring process has rank 0.
+        addresses: Addresses (host:port) of all processes, in order of rank.
+        own: Socket that reserved the port of this process. It is closed here, so that the framework
+            can listen on the port.
         channel: Connection to the measuring process.
 
     Raises:
@@ -281,14 +290,15 @@ def serve_elsewhere(
 
 
 class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataParallelGroup"]):
-    """The processes of a point that train together; the calling process measures.
+    """Processes that train one model together; the calling process measures the common steps.
 
-    Entering the context starts the processes and opens their devices. They end when the context
+    Entering the context starts the other processes and opens all devices. They end when the context
     exits, or when the calling process ends. Entering raises UnavailableError if a server cannot be
     reached or software is missing, and RankFailed if a process fails.
 
     Args:
-        run: The run of the point. The context replaces its framework by that of the group.
+        run: State of the measurement in the calling process. Entering the context replaces
+            `run.framework` by the framework for common steps.
     """
 
     def __init__(self, run: PointRun) -> None:
@@ -336,10 +346,10 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         self._run.framework = self._own.framework
 
     def common_step(self, own: Step) -> Step:
-        """Return the step that all processes run together.
+        """Return the training step that all processes run together.
 
         Args:
-            own: This process's part of the step.
+            own: The part of the step that this process runs on its share of the batch.
         """
         return _CommonStep(own, self._processes)
 
@@ -357,11 +367,14 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         ]
 
     def time_alone(self) -> list[float]:
-        """Return the seconds of a step without communication, for each process in order of rank.
+        """Time steps that each process runs on its share of the batch without communication.
 
         All processes run these steps at the same time, so that processes of one host compete for
-        its memory bandwidth as in the common step. The result is empty if a process cannot measure
-        its steps.
+        its memory bandwidth as in the common step.
+
+        Returns:
+            The median seconds of a step for each process, in order of rank; empty if a process
+            cannot measure its steps.
         """
         self._processes.send(_Order("prepare_alone"))
         self._own.prepare_alone()
@@ -381,6 +394,11 @@ def _require_equal_versions(
     framework: Framework, elsewhere: Sequence[RemoteProcess], processes: ProcessGroup
 ) -> None:
     """Wait until all processes have imported the framework, and require the same versions.
+
+    Args:
+        framework: The framework of this process.
+        elsewhere: The processes on other hosts.
+        processes: All other processes, including those on other hosts.
 
     Raises:
         RankFailed: If a process failed, did not import the framework in time, or has different

@@ -31,8 +31,9 @@ class Reading:
     """Reading of one energy counter.
 
     Attributes:
-        joules: The value of the counter.
-        range_joules: The value at which the counter wraps around to 0; 0 if it never does.
+        joules: The value of the counter in joules.
+        range_joules: The value in joules at which the counter wraps around to 0; 0 if it never
+            does.
     """
 
     joules: float
@@ -41,10 +42,11 @@ class Reading:
 
 @dataclass
 class EnergyMeter:
-    """Measures the energy in joules since `start`.
+    """Measures the energy that CPU packages or a GPU board consume.
 
     Attributes:
-        source: "rapl", "nvml", or "unavailable: " followed by the reason.
+        source: The energy counter, "rapl" or "nvml". If the energy is unavailable, "unavailable: "
+            followed by the reason.
     """
 
     source: str
@@ -53,7 +55,7 @@ class EnergyMeter:
 
     @property
     def is_available(self) -> bool:
-        """Whether the counter can be read."""
+        """Whether the machine has an energy counter that can be read."""
         return self._read is not None
 
     def start(self) -> None:
@@ -77,7 +79,10 @@ class EnergyMeter:
         return total
 
     def _readings(self) -> list[Reading] | None:
-        """Read the counters. After a failed reading the energy stays unavailable."""
+        """Read the counters; return None if they are unavailable.
+
+        After a failed reading, they stay unavailable.
+        """
         if self._read is None:
             return None
         try:
@@ -89,12 +94,15 @@ class EnergyMeter:
 
 
 def open_energy_meter(platform: str, index: int, root: Path = _POWERCAP) -> EnergyMeter:
-    """Return the energy meter of a platform.
+    """Return an energy meter for the CPU packages of this host or for one of its GPUs.
 
     Args:
-        platform: "cpu" for all CPU packages of the host, or "gpu". Other platforms have no counter.
-        index: The number of the GPU.
-        root: The folder of the RAPL counters.
+        platform: "cpu" for all CPU packages together, or "gpu". Other platforms have no counter.
+        index: The number of the GPU, as the framework counts the devices; ignored for CPUs.
+        root: The folder in which Linux lists the RAPL counters of the CPU packages.
+
+    Returns:
+        The meter. If no counter can be read, its `source` is the reason.
     """
     if platform == "cpu":
         return _rapl_meter(root)
@@ -113,9 +121,12 @@ def measure_idle_power(
     The measurement takes three seconds if the meter is available, and no time otherwise.
 
     Args:
-        meter: Measures the energy.
-        sleep: Waits a number of seconds.
-        clock: Returns seconds.
+        meter: Measures the energy of the CPU packages or the GPU.
+        sleep: Function that waits a number of seconds.
+        clock: Function that returns the time in seconds.
+
+    Returns:
+        The power in watts. If it is unavailable, the power is None, and the source is the reason.
     """
     if not meter.is_available:
         return IdlePower(None, meter.source)

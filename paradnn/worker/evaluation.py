@@ -15,10 +15,16 @@ _NAMES = ("training", "training_classes", "heldout", "heldout_classes")
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """Return the data set in a NumPy archive (.npz).
+    """Read a classification data set from a NumPy archive (.npz).
+
+    Args:
+        path: Path of the archive.
+
+    Returns:
+        The arrays `training`, `training_classes`, `heldout` and `heldout_classes`.
 
     Raises:
-        UnavailableError: If the file cannot be read.
+        UnavailableError: If the file cannot be read or lacks one of these arrays.
     """
     try:
         with np.load(path) as file:
@@ -35,11 +41,13 @@ def fit_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
     training examples; for images, separately per channel.
 
     Args:
-        arrays: The data set; images have the shape (examples, pixels, pixels, channels).
+        arrays: The data set, as `read_arrays` returns it. Images have the shape (examples, pixels,
+            pixels, channels).
         shape: The shape of the model's input without the batch axis.
 
     Returns:
-        The data set with inputs (examples, *shape) as float32, and classes (examples,) as int32.
+        Arrays with the same names. Inputs are float32 (examples, *shape), classes int32
+        (examples,).
 
     Raises:
         ValueError: If the pixels cannot be repeated to fill the input.
@@ -69,13 +77,14 @@ def evaluate(
     batch_size: int,
     likeliest: int = 1,
 ) -> tuple[float, float]:
-    """Return accuracy and mean cross entropy over the held-out examples.
+    """Return the accuracy, from 0 to 1, and the mean cross entropy over the held-out examples.
 
     Args:
-        outputs: The forward pass: returns logits (batch, classes) for a list of inputs.
+        outputs: The forward pass: returns logits (batch, classes) for a list of input arrays.
         examples: The data set, as `fit_examples` returns it.
         batch_size: Examples per forward pass.
-        likeliest: An example is right if its class is among this number of likeliest classes.
+        likeliest: k of the top-k accuracy. An example counts as right if its class is among the k
+            classes with the highest logits.
     """
     heldout = examples["heldout"]
     classes = examples["heldout_classes"]
@@ -102,7 +111,12 @@ def score(
     Args:
         logits: Logits (examples, classes).
         classes: The right classes (examples,).
-        likeliest: An example is right if its class is among this number of likeliest classes.
+        likeliest: k of the top-k accuracy. An example counts as right if its class is among the k
+            classes with the highest logits.
+
+    Returns:
+        Two arrays (examples,): whether each example is right, as bool, and its cross entropy in
+        nats, as float64.
     """
     logits = logits.astype("float64")
     right = logits[np.arange(len(classes)), classes]

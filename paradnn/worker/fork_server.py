@@ -44,14 +44,14 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent exits.
 
-    Only Linux supports this; elsewhere `serve` ends when standard input does. If a process with one
-    of the given ids has exited already, this process exits too.
+    Only Linux supports this; elsewhere `serve` ends when standard input does. If the parent or the
+    driver has already exited, this process exits, too.
 
     Args:
-        parent: Process id of the parent, which a forked child read before the fork. By default the
-            current parent.
-        driver: Process id of the driver; None not to check it. The driver is not the parent if it
-            started this interpreter through a wrapper.
+        parent: Process id of the parent. A forked child must get the id that was read before the
+            fork. None for the current parent.
+        driver: Process id of the driver, which sends the requests; None if it need not be checked.
+            It is not the parent if it started this interpreter through a wrapper.
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
@@ -69,11 +69,11 @@ def die_with_parent(parent: int | None = None, driver: int | None = None) -> Non
 
 
 def serve(channel: EventWriter, handler: Handler) -> None:
-    """Answer requests from standard input until it ends.
+    """Answer measurement requests from standard input until it ends; fork a child for each.
 
     Args:
-        channel: Writes events to the driver.
-        handler: Measures a point in the child and returns the answer.
+        channel: Writes events, such as answers, to the driver.
+        handler: Called in the child: measures the requested configuration, and returns the answer.
     """
     # Garbage collection in a child would write to, and so copy, the pages of all imported objects.
     release_free_memory()
@@ -102,12 +102,12 @@ def serve(channel: EventWriter, handler: Handler) -> None:
 
 
 class _LineReader:
-    """Reads lines from a descriptor that is also passed to `select`.
+    """Reads lines from a file descriptor that is also passed to `select`.
 
     A Python file object would read ahead, and `select` would not see the lines in its buffer.
 
     Attributes:
-        descriptor: The descriptor.
+        descriptor: The file descriptor.
         has_ended: Whether the end of the stream was reached.
     """
 
@@ -133,12 +133,13 @@ class _LineReader:
 
 
 class Phases:
-    """Reports each phase of a point as it begins, and counts its seconds.
+    """Times the phases of a measurement, such as "build" or "compile", and reports their beginning.
 
     Attributes:
         current: The name of the current phase.
-        seconds: Seconds by phase.
-        report: Called with the name of each phase as it begins.
+        seconds: Total seconds of each phase so far, by its name.
+        report: Called as each phase begins, with the name of the phase and the answer that the
+            driver uses if this process dies in the phase; None if no answer is complete.
     """
 
     def __init__(self, report: Report) -> None:
@@ -148,11 +149,11 @@ class Phases:
 
     @contextlib.contextmanager
     def __call__(self, name: str, answer: Answer | None = None) -> Iterator[None]:
-        """Enter a phase.
+        """Return a context that encloses a phase.
 
         Args:
             name: The name of the phase.
-            answer: The answer that the driver uses if the process dies in the phase; None if no
+            answer: The answer that the driver uses if this process dies in the phase; None if no
                 answer is complete.
         """
         if name != self.current:
@@ -169,6 +170,12 @@ def _wait(request_id: int, pid: int, wakeup: int, requests: _LineReader) -> Exit
     """Sleep until the child `pid` exits, and return how it exited.
 
     If standard input ends, kill the child.
+
+    Args:
+        request_id: Number of the request that the child answers.
+        pid: Process id of the child.
+        wakeup: Descriptor that becomes readable when a child exits.
+        requests: Reads standard input.
     """
     ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
     while not ended_pid:
@@ -200,14 +207,14 @@ def _run_child(
     worker: int,
     closing: tuple[int, ...],
 ) -> NoReturn:
-    """Measure one point, then always exit, without running the parent's clean-up handlers.
+    """Answer one request, then always exit, without running the parent's clean-up handlers.
 
     Args:
         request: The request.
         channel: Writes events to the driver.
-        handler: Measures the point.
+        handler: Measures the requested configuration, and returns the answer.
         worker: Process id of the parent.
-        closing: Inherited descriptors to close.
+        closing: Inherited file descriptors to close.
     """
     code = 1
     try:

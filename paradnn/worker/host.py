@@ -122,7 +122,7 @@ def _serve(listening: socket.socket, key: bytes, *, with_stdin: bool) -> None:
 
     Args:
         listening: The socket on which clients connect.
-        key: The shared key.
+        key: The secret key that this server shares with its clients.
         with_stdin: Whether to return when standard input ends. If False, this never returns.
     """
     pending: dict[int, PendingConnection] = {}
@@ -151,7 +151,13 @@ def _serve(listening: socket.socket, key: bytes, *, with_stdin: bool) -> None:
 
 
 def _accept_client(listening: socket.socket, pending: dict[int, PendingConnection]) -> None:
-    """Accept a new client, and drop the oldest pending client if `_MAX_PENDING` are pending."""
+    """Accept a new client, and drop the oldest pending client if `_MAX_PENDING` are pending.
+
+    Args:
+        listening: The socket on which clients connect.
+        pending: Clients that have not yet proved that they have the key, by file descriptor. The
+            new client is added.
+    """
     try:
         connected, _ = listening.accept()
         client = PendingConnection(connected, time.monotonic())
@@ -167,7 +173,14 @@ def _fork(
     pending: Mapping[int, PendingConnection],
     listening: socket.socket,
 ) -> int:
-    """Fork the process that a client requests, and return its process id."""
+    """Fork the process that a client requests, and return its process id.
+
+    Args:
+        client: The client, which has proved that it has the key.
+        pending: All clients that have not yet proved it, and `client`, by file descriptor. The new
+            process closes their connections.
+        listening: The socket on which clients connect, which the new process closes.
+    """
     server = os.getpid()
     pid = os.fork()
     if pid:

@@ -1,4 +1,4 @@
-"""Memory of a point: the peak that it would have without a fork server, and its growth.
+"""Memory of a measured process: the peak that it would have without a fork server, and its growth.
 
 A forked child begins with the anonymous pages of its parent, but without pages of files, because
 Linux does not copy their page tables. A file page counts for the child only once the child uses it.
@@ -66,8 +66,9 @@ def remember_file_pages() -> None:
 def _resident_file_pages() -> list[int]:
     """Return which pages of the server's mappings are in the memory of this process.
 
-    The format is that of `_server_pages`. If the kernel does not provide the information, the
-    result is `_server_pages`, so that the peak does not change.
+    The result has one integer per mapping, with one byte per page: 1 if the page is in memory, else
+    0. If the kernel does not provide the information, the result is `_server_pages`, so that the
+    peak does not change.
     """
     with contextlib.suppress(OSError), open("/proc/self/pagemap", "rb", buffering=0) as table:
         pages = []
@@ -85,8 +86,8 @@ class MemoryMeter:
     """Measures the memory of this process, and its growth since the meter was created.
 
     Attributes:
-        reference_bytes: Bytes of reference kernels and of the array that fills caches, which do not
-            belong to the point.
+        reference_bytes: Bytes that are subtracted from all results, because they do not belong to
+            the measured model: arrays of reference kernels, and the array that fills caches.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,10 @@ class MemoryMeter:
         self._baseline_bytes = _anonymous_bytes(_status(), "VmRSS")
 
     def begin_steps(self) -> None:
-        """Release the memory that compilation has freed, and reset the peak before timed steps."""
+        """Release the memory that compilation has freed, and reset the peak before timed steps.
+
+        `peak_bytes` still includes the peak before this call.
+        """
         status = _status()
         self._compile_peak_bytes = status.get("VmHWM", 0)
         release_free_memory()
@@ -105,10 +109,10 @@ class MemoryMeter:
             control.write("5")  # resets the peak to the current value (proc(5))
 
     def peak_bytes(self) -> tuple[int | None, int | None]:
-        """Return the peak so far, and the growth of anonymous memory, in bytes.
+        """Return the peak memory so far, and the growth of anonymous memory, in bytes.
 
-        The growth is the peak since `begin_steps`, minus the size when the meter was created. The
-        values are None if the system does not provide them.
+        The growth is the peak of anonymous memory since `begin_steps`, minus its size when the
+        meter was created. Both values are None if the system does not provide them.
         """
         status = _status()
         if "VmHWM" not in status:
@@ -122,7 +126,7 @@ class MemoryMeter:
 
 
 def _status() -> dict[str, int]:
-    """Return bytes by name from /proc/self/status; empty on systems other than Linux."""
+    """Return memory sizes in bytes by their names in /proc/self/status; empty except on Linux."""
     if not sys.platform.startswith("linux"):
         return {}
     with open("/proc/self/status") as status:
@@ -134,7 +138,7 @@ def _anonymous_bytes(status: dict[str, int], total: str) -> int:
     """Return the bytes of memory that do not belong to files.
 
     Args:
-        status: Result of `_status`.
+        status: Memory sizes in bytes, as `_status` returns them.
         total: "VmRSS" for the current memory, "VmHWM" for the peak. The current file pages are
             subtracted even from the peak, because the system rarely drops file pages.
     """

@@ -1,4 +1,4 @@
-"""Keras optimizers for the paper's three update rules and Adam, and learning-rate schedules."""
+"""Keras optimizers (SGD, momentum, RMSProp and Adam) and learning-rate schedules."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
         rate: The highest learning rate.
         shape: The shape after warm-up: "constant", "linear", or "cosine" for half a cosine.
         rise: Number of warm-up steps. The rate of the first step is already above 0.
-        steps: The step at which the rate reaches 0, unless it stays constant.
+        steps: Number of the step at which the rate reaches 0, unless it stays constant.
     """
 
     def __init__(self, rate: float, shape: str, rise: int, steps: int) -> None:
@@ -45,14 +45,15 @@ class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
 
 
 def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers.Optimizer:
-    """Return the optimizer of a point, with its state built for the given weights.
+    """Return the optimizer of a configuration, with its state built for the given weights.
 
     With float16, the optimizer scales the loss dynamically, because gradients would underflow.
 
     Args:
-        point: The point as plain values. `schedule` in its `optimizer` group, if present, contains
-            the keyword arguments of `RateSchedule` other than `rate`.
-        variables: The weights.
+        point: The configuration to measure, with the keys `optimizer` and `precision`. The optional
+            `schedule` in `optimizer` contains the keyword arguments of `RateSchedule` other than
+            `rate`.
+        variables: The weights to train, as Keras variables.
     """
     settings = point["optimizer"]
     name = settings["name"]

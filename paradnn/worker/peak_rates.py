@@ -1,6 +1,7 @@
-"""Measure the peak rates of a machine, with the framework and the threads that models use.
+"""Measure the peak FLOP/s and memory bandwidth that a framework reaches on this machine.
 
-The idle power is measured first, before the kernels heat the machine.
+The kernels use the framework and the threads that models use. The idle power is measured first,
+before the kernels heat the machine.
 
 There are two kernels. The matmul kernel multiplies square matrices, in each precision and compile
 mode, over a range of sizes. The add kernel adds one array to a second array in place. Both arrays
@@ -43,7 +44,16 @@ _REFERENCE_SHARE = 0.35
 
 @dataclass(frozen=True)
 class _Rates:
-    """Rates of a kernel: median and quartiles over blocks, in FLOP/s or bytes/s."""
+    """Rates of a kernel over timed blocks of runs, in FLOP/s or bytes/s.
+
+    Attributes:
+        median: Median rate.
+        low: Lower quartile of the rates.
+        high: Upper quartile of the rates.
+        blocks: Number of blocks.
+        steady: Whether the rates show no relevant change over time.
+        disturbed: What disturbed the blocks; None if they were undisturbed.
+    """
 
     median: float
     low: float
@@ -62,10 +72,11 @@ def measure_peak_rates(
     """Measure the idle power, and the rates of matrix products and of memory traffic.
 
     Args:
-        request: The point's `platform`, and `memory_bytes`, the memory into which the arrays must
-            fit. The optional `only` contains the rows of an earlier answer to measure again.
-        framework: The imported framework, whose device is open.
-        phase: Returns the context of the phase with a given name.
+        request: `platform` contains the settings of the device. `memory_bytes` is the size of the
+            memory into which all arrays must fit. The optional `only` contains the rows of an
+            earlier result, `matmul` and `bandwidth`, that are measured again.
+        framework: The framework, whose device is open.
+        phase: Function that returns the context of the phase with a given name.
         meter: Measures the energy of the device.
     """
     from paradnn.worker.reference import Reference
@@ -95,7 +106,12 @@ def measure_peak_rates(
 
 
 def _measure_products(framework: Framework, memory: int) -> list[ProductRate]:
-    """Return the rates of matrix products for all precisions, compile modes and sizes."""
+    """Return the rates of matrix products for all precisions, compile modes and sizes.
+
+    Args:
+        framework: The framework, whose device is open.
+        memory: Bytes into which the matrices must fit.
+    """
     rates = []
     for precision in _PRECISIONS:
         for compile in framework.compile_modes:
@@ -106,7 +122,14 @@ def _measure_products(framework: Framework, memory: int) -> list[ProductRate]:
 def _measure_sizes(
     framework: Framework, precision: str, compile: str, memory: int
 ) -> list[ProductRate]:
-    """Return the rates of matrix products in ascending size, as far as memory and time allow."""
+    """Return the rates of matrix products in ascending size, as far as memory and time allow.
+
+    Args:
+        framework: The framework, whose device is open.
+        precision: Element type of the matrices.
+        compile: The compile mode.
+        memory: Bytes into which the matrices must fit.
+    """
     rates: list[ProductRate] = []
     for size in _MATMUL_SIZES:
         if _MATMUL_BYTES_PER_ELEMENT * size**2 > memory:
@@ -155,10 +178,10 @@ def _measure_bandwidth(framework: Framework) -> ArrayRate:
 
 
 def _measure_rates(run: Callable[[int], None], work: float) -> _Rates:
-    """Return the rates of a kernel.
+    """Time blocks of runs of a kernel, and return the rates.
 
     Args:
-        run: Runs the kernel the given number of times.
+        run: Function that runs the kernel the given number of times.
         work: FLOPs or bytes of one run.
     """
     recorder = AttemptRecorder()

@@ -25,15 +25,15 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Probe:
-    """A short run at one rate of a search.
+    """A short run at one query rate, in a search for the highest rate that meets a latency limit.
 
     Attributes:
         rate: Queries per second.
         queries: Number of served queries.
-        late: Number of queries that took longer than the limit.
-        seconds: Duration of the probe.
+        late: Number of queries whose latency exceeded the limit.
+        seconds: Duration of the run.
         latency: Latency at the percentile to which the limit applies, in seconds.
-        held: Whether the limit was met; None if undecided.
+        held: Whether the run met the limit; None if it has too few queries to decide.
         reason: Why the actual load differed from the requested rate; None if it did not differ.
     """
 
@@ -53,25 +53,26 @@ def percentile(values: Iterable[Number], share: float) -> Number:
 
     Args:
         values: The values, in any order.
-        share: The percentile in 0..1.
+        share: The percentile as a fraction, from 0 to 1.
     """
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | None:
-    """Decide whether at least `share` of the queries is in time.
+    """Decide whether enough queries meet a latency limit: at least `share` of them.
 
     Neighboring queries are correlated. All counts are therefore divided by the factor by which
     their variance exceeds the variance of independent queries (`events_factor`).
 
     Args:
-        cumulative: Number of late queries up to and including each query.
-        share: Required fraction of queries in time.
-        error: Probability that a verdict, True or False, is wrong.
+        cumulative: For each query, the number of queries up to and including it whose latency
+            exceeded the limit.
+        share: Required fraction of queries that meet the limit.
+        error: Allowed probability that a verdict, True or False, is wrong.
 
     Returns:
-        The verdict; None if it is undecided.
+        The verdict; None if there are too few queries to decide.
     """
     if not cumulative:
         return None
@@ -90,11 +91,14 @@ def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | Non
 
 @dataclass
 class PeakSearch:
-    """State and result of a search.
+    """State and result of a search for the highest query rate that meets a latency limit.
+
+    A probe is a short run at one rate. Rates are in queries per second.
 
     Attributes:
-        rate: Rate of the last full-length run, in queries per second; None before the first run.
-        result: The second value that the last full-length run returned; None before the first run.
+        rate: Rate of the last full-length run; None before the first run.
+        result: Result of the last full-length run, as `find_peak` received it from
+            `run_full_length`; None before the first run.
         held: Whether the last full-length run met the limit.
         lowest_failed: Upper bound of the search: the lowest rate that failed; infinite if no rate
             has failed. After a failed full-length run, it is lower than the rate of that run.
@@ -113,7 +117,7 @@ class PeakSearch:
         return max(rate for rate in self.passed if rate < self.lowest_failed)
 
     def next_rate(self, capacity: float) -> float:
-        """Return the rate to try next.
+        """Return the rate to try next, in queries per second.
 
         Once rates have passed and failed, it is the geometric mean of the highest passed rate and
         the lowest failed rate.
@@ -139,20 +143,25 @@ def find_peak(
     precision: float,
     has_time: Callable[[float], bool],
 ) -> PeakSearch:
-    """Search for the highest rate that meets a limit, by bisection on a logarithmic scale.
+    """Search for the highest query rate that meets a latency limit, by bisection.
 
-    Probes are short. A run of full length follows at the highest rate that passed. If that run
-    fails, the search continues below its rate.
+    The bisection is on a logarithmic scale. Its probes are short runs. A run of full length follows
+    at the highest rate that passed. If that run fails, the search continues below its rate.
 
     Args:
-        probe: Runs a short probe at a rate, and returns whether it met the limit.
-        run_full_length: Runs at full length at a rate. Returns whether the run met the limit, and
-            the result of the run.
+        probe: Function that runs a short probe at a rate in queries per second, and returns whether
+            it met the limit.
+        run_full_length: Function that makes a run of full length at a rate. It returns whether the
+            run met the limit, and the result of the run.
         capacity: Largest number of queries per second that can be served. The search begins at half
             of it.
         precision: The bisection ends once the lowest failed rate exceeds the highest passed rate by
             at most this fraction.
-        has_time: Returns whether a probe at a rate leaves enough time for the full-length run.
+        has_time: Function that returns whether a probe at a rate leaves enough time for the
+            full-length run.
+
+    Returns:
+        The final state of the search. Its `rate` is None if no full-length run was made.
     """
     search = PeakSearch()
     for number in range(_MAX_RUNS):
@@ -182,6 +191,14 @@ def _bisect(
     has_time: Callable[[float], bool],
 ) -> bool:
     """Probe rates until the precision or the time limit is reached.
+
+    Args:
+        search: The state of the search, which is changed.
+        probe: As in `find_peak`, like all further arguments.
+        capacity: Largest number of queries per second that can be served.
+        precision: Allowed distance of the lowest failed rate from the highest passed rate, as a
+            fraction of the latter.
+        has_time: Returns whether a probe at a rate leaves enough time for the full-length run.
 
     Returns:
         Whether the rates have become too low, so that the search cannot succeed.

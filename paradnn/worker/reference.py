@@ -1,11 +1,11 @@
 """Reference kernels: fixed kernels that track the speed of the machine during a measurement.
 
-They run between the blocks of a point, in the same framework and on the same device. Three kernels
-take some milliseconds each: arithmetic (matrix products and tanh), memory traffic (the sum of an
-array that exceeds every cache), and dispatch (a chain of operations on one number). They consist of
-uncompiled Keras operations, so that every framework runs the same operations. Their sizes depend
-only on the platform, so that their times are comparable between runs. `paradnn.session.reference`
-evaluates the times.
+They run between the timed blocks of steps, in the same framework and on the same device. Three
+kernels take some milliseconds each: arithmetic (matrix products and tanh), memory traffic (the sum
+of an array that exceeds every cache), and dispatch (a chain of operations on one number). They
+consist of uncompiled Keras operations, so that every framework runs the same operations. Their
+sizes depend only on the platform, so that their times are comparable between runs.
+`paradnn.session.reference` evaluates the times.
 """
 
 import math
@@ -33,14 +33,20 @@ _SAMPLES_BEFORE = 12
 
 @dataclass
 class _Kernel:
-    """A function that is applied to its own result `calls` times per sample."""
+    """A function that is applied to its own result `calls` times per sample.
+
+    Attributes:
+        function: The function of one array.
+        state: The array to which the function is applied first.
+        calls: Number of calls per sample.
+    """
 
     function: Callable[[Any], Any]
     state: Any
     calls: int = 1
 
     def seconds(self) -> float:
-        """Return the seconds of one call."""
+        """Run one sample, and return the mean seconds of a call."""
         state = self.state
         start = time.perf_counter()
         for _ in range(self.calls):
@@ -51,17 +57,19 @@ class _Kernel:
 
 
 class Reference:
-    """The reference kernels on the open device.
+    """Fixed kernels on the open device, whose times show changes of the machine's speed.
+
+    The three kernels are "arithmetic", "memory" and "dispatch".
 
     Args:
-        platform: The kind of device, such as "cpu".
-        block_seconds: Shortest duration of the point's blocks.
-        share: Share of the time for all three kernels together, from 0 to 1 (exclusive).
+        platform: The kind of device: "cpu", "gpu" or "tpu".
+        block_seconds: Shortest duration of the timed blocks of steps between which the kernels run.
+        share: Fraction of the time for all three kernels together, from 0 to 1 (exclusive).
 
     Attributes:
         nbytes: Size of the kernels' arrays in bytes.
-        before: Samples from before the model was built. Each has the seconds per call, by kernel
-            name.
+        before: Samples of the kernels, taken at construction, before the model is built. Each
+            sample maps the name of a kernel to the seconds per call.
     """
 
     def __init__(self, platform: str, block_seconds: float, share: float) -> None:

@@ -1,7 +1,7 @@
-"""Answer one request in a forked child: measure a point, or the peak rates of the machine.
+"""Answer one request in a forked child: measure a configuration, or the machine's peak rates.
 
-Every Python exception becomes an outcome with a one-line reason. If the process itself dies, the
-driver determines the outcome from the exit status.
+Every Python exception becomes an outcome, such as "crash", with a one-line reason. If the process
+itself dies, the driver determines the outcome from the exit status.
 """
 
 import re
@@ -23,12 +23,16 @@ _BOLD = re.compile(r"\x1b\[\d*m")
 
 
 def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
-    """Measure a point or the peak rates, and return the outcome with all results.
+    """Measure a configuration or the machine's peak rates, and return the outcome and all results.
+
+    Exceptions are not raised; the outcome and the reason of the answer state them.
 
     Args:
-        request: The point as plain values; with task=ceilings, a request for the peak rates.
-        framework: The imported framework.
-        report: Called with the name of each phase when it begins.
+        request: The configuration to measure, as nested mappings of plain values. With the value
+            "ceilings" of `task`, the peak FLOP/s and memory bandwidth are measured instead.
+        framework: The framework, already imported.
+        report: Called as each phase begins, with the name of the phase and the answer to use if
+            this process dies in the phase; None if no answer is complete.
     """
     run = PointRun(request, framework, report)
     try:
@@ -59,9 +63,13 @@ def _measure(run: PointRun) -> None:
 
 
 def _classify(error: Exception, run: PointRun) -> tuple[str, str]:
-    """Return the outcome and the one-line reason of an exception.
+    """Return the outcome, such as "oom_host", and the one-line reason of an exception.
 
     If the exception passed through a file of the user, the reason names the line in that file.
+
+    Args:
+        error: The exception that ended the measurement.
+        run: The state of the measurement.
     """
     if isinstance(error, PointEnded):
         return error.outcome, str(error)
@@ -103,7 +111,8 @@ def _user_location(error: BaseException, build: str | None) -> str:
 
     Args:
         error: The exception.
-        build: FILE:FUNCTION of the user that builds the model; None for models of ParaDnn.
+        build: The user's function that builds the model, as FILE:FUNCTION; None if ParaDnn builds
+            the model.
     """
     if not build:
         return ""
