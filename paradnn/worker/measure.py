@@ -1,7 +1,8 @@
-"""Time a step: calibration, warm-up, measured blocks, and the steadiness verdict.
+"""Time a step: calibration, warm-up, measured blocks, and whether the blocks are steady.
 
-A block is a number of steps between two synchronizations. It is long enough that neither the clock
-nor the host's dispatch dominates its time. An attempt is one series of measured blocks.
+A block is a number of steps between two synchronizations of host and device. It is long enough that
+neither the clock nor the host's dispatch dominates its time. An attempt is one series of measured
+blocks.
 
 - If the blocks of an attempt are not steady, they become warm-up, and the next attempt measures
   twice the number of blocks. This happens at most twice.
@@ -73,7 +74,7 @@ FillCaches = Callable[[], None]
 
 
 class SynchronizedRun(ABC):
-    """Runs blocks of steps that several processes share.
+    """Runs timed blocks of steps in which several processes take part.
 
     `begin` and `end` are not timed, so that the messages by which ParaDnn coordinates the processes
     are not part of a block.
@@ -89,7 +90,7 @@ class SynchronizedRun(ABC):
 
     @abstractmethod
     def end(self) -> float | None:
-        """Wait for the other processes, and return the loss of all processes together."""
+        """Wait for the other processes, and return the mean loss; None if there is no loss."""
 
 
 class NotFinite(PointEnded):
@@ -100,18 +101,21 @@ class NotFinite(PointEnded):
 
 @dataclass(frozen=True)
 class Protocol:
-    """The timing protocol; see `paradnn.config.point.Measure`.
+    """Settings for how a step is timed; see `paradnn.config.point.Measure`.
+
+    A block is a number of steps between two synchronizations. An attempt is one series of measured
+    blocks, which may be repeated.
 
     Attributes:
         min_seconds: Shortest duration of the first attempt.
         min_blocks: Fewest blocks of the first attempt.
-        max_seconds: Longest duration of all attempts together.
+        max_seconds: Longest duration of all attempts together, in seconds.
         block_seconds: Shortest duration of a block.
         warmup_seconds: Longest duration of the warm-up.
         relative_interval: Stop once half the width of the median's 95% confidence interval is at
             most this share of the median. None to stop after `min_seconds` and `min_blocks`.
-        reference: Share of the measuring time for reference kernels, from 0 to 1; True for
-            `REFERENCE_SHARE`, False for no reference kernels.
+        reference: Share of the measuring time for reference kernels, which track the speed of the
+            machine, from 0 to 1. True for `REFERENCE_SHARE`, False for no reference kernels.
         cache: "cold" if other data fills the caches before each step, else "warm".
     """
 
@@ -133,14 +137,25 @@ class Protocol:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the protocol of the `measure` group of a request, ignoring its other settings."""
+        """Return the protocol with the given settings.
+
+        Args:
+            settings: The `measure` settings of a configuration. Settings that are not attributes of
+                the protocol are ignored.
+        """
         fields = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
         return cls(**fields)
 
 
 @dataclass(frozen=True)
 class _ObservedAttempt:
-    """Observations during one attempt: contention, energy, and number of compiled programs."""
+    """Observations during one series of measured blocks.
+
+    Attributes:
+        contention: Processor time that was taken from the process; None if unknown.
+        joules: Energy in joules; None if unknown.
+        programs: Number of programs that the step compiled.
+    """
 
     contention: Contention | None
     joules: float | None
@@ -148,16 +163,17 @@ class _ObservedAttempt:
 
 
 class AttemptRecorder:
-    """Observes each attempt, from its first block to its last.
+    """Records contention, energy and compilations during each attempt to time a step.
 
-    It records the contention, the energy, and the number of programs that were compiled.
+    An attempt is one series of timed blocks of steps. Contention is processor time that is taken
+    from the process.
 
     Args:
         meter: Measures the energy; None if the energy is unavailable.
-        compilations: Returns how many programs the step has compiled so far.
+        compilations: Function that returns how many programs the step has compiled so far.
 
     Attributes:
-        reported: Index of the attempt whose values are reported; -1 (the last) by default.
+        reported: Index of the attempt whose values the properties return; -1 for the last.
     """
 
     def __init__(
@@ -171,15 +187,15 @@ class AttemptRecorder:
         self.reported = -1
 
     def start(self) -> None:
-        """Begin an attempt."""
+        """Begin to record an attempt."""
         self._compiled_before = self._compilations()
         self._meter.start()
         self._monitor.start()
 
     def stop(self) -> float:
-        """End the attempt, and return the share of the cores that was taken from the point.
+        """End the attempt, and return the share of the cores' time that was taken from the process.
 
-        This is `Contention.taken` if it is large enough to count as a disturbance, else 0.
+        The share is `Contention.taken` if it is large enough to count as a disturbance, else 0.
         """
         contention = self._monitor.stop()
         programs = self._compilations() - self._compiled_before
@@ -197,7 +213,7 @@ class AttemptRecorder:
     def energy(self) -> tuple[float | None, str]:
         """Energy of the reported attempt in joules, and the name of the energy counter.
 
-        If the energy is unavailable, it is None, and the second value is the reason.
+        If the energy is unavailable, the first value is None, and the second is the reason.
         """
         joules = self._attempts[self.reported].joules
         if joules == 0:
@@ -205,7 +221,15 @@ class AttemptRecorder:
         return joules, self._meter.source
 
     def checked(self, timing: Timing) -> Timing:
-        """Return the timing, marked as not steady if steps compiled or SIGSTOP stopped them."""
+        """Mark a timing as not steady if its steps were compiled or stopped, and return it.
+
+        Args:
+            timing: The timing of the reported attempt.
+
+        Returns:
+            The timing. If the steps compiled programs, or SIGSTOP stopped them, `steady` is False
+            and the reason is added.
+        """
         attempt = self._attempts[self.reported]
         if attempt.programs:
             problem = f"compiled {counted(attempt.programs, 'program')}"
@@ -231,16 +255,22 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
 ) -> Timing:
     """Measure step times: calibrate the block length, warm up, and time blocks of steps.
 
+    A block is a number of steps between two synchronizations. An attempt is one series of measured
+    blocks. It is repeated if it is not steady, or if other processes disturbed it.
+
     Args:
-        run: Runs steps.
-        protocol: The timing protocol.
-        phase: Returns the context of the phase with a given name, "warmup" or "measure".
-        clock: Returns seconds.
-        recorder: Observes the attempts; None to observe nothing.
-        reference: Runs the reference kernels between blocks; None to run no reference kernels.
-        turn: Alternates with another point: each turn has one block of this point. None if the
-            point runs without interruption.
-        turns_monitor: Observes the turns of this point; None to observe nothing.
+        run: Runs a given number of steps, and waits for the device.
+        protocol: Durations and numbers of blocks.
+        phase: Function that returns the context of the phase with a given name, "warmup" or
+            "measure".
+        clock: Function that returns the time in seconds.
+        recorder: Records contention, energy and compilations of each attempt; None to record
+            nothing.
+        reference: Function that runs the reference kernels, which track the machine's speed. It is
+            called between blocks. None to run no reference kernels.
+        turn: Makes this process take turns with a second measured process, with one block per turn.
+            None to measure without interruption.
+        turns_monitor: Measures contention during the turns of this process; None to measure none.
         fill_caches: Called before each step, and not timed. None if caches stay warm.
 
     Returns:
@@ -280,7 +310,7 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
 
 
 class _BlockTimer:
-    """Times blocks of steps.
+    """Times blocks of steps. The arguments are those of `measure_steps`.
 
     Attributes:
         steps: Steps per block; 1 before the calibration.
@@ -316,7 +346,7 @@ class _BlockTimer:
         """Run a block, and return its duration in seconds.
 
         Args:
-            steps: Number of steps; by default the calibrated number.
+            steps: Number of steps; None for the calibrated number.
 
         Raises:
             NotFinite: If the loss is NaN or infinite.
@@ -352,9 +382,10 @@ class _BlockTimer:
     def calibrate(self) -> list[Trial]:
         """Set `steps` so that a block lasts at least `block_seconds`, and return all trials.
 
-        Two consecutive trials must last that long, because the first steps are slower than the
-        rest. With cold caches, the time to fill them counts toward `block_seconds`. Otherwise
-        blocks of short steps would take far too long.
+        A trial is a block that is timed to find the number of steps. Two consecutive trials must
+        last that long, because the first steps are slower than the rest. With cold caches, the time
+        to fill them counts toward `block_seconds`. Otherwise blocks of short steps would take far
+        too long.
         """
         goal = self._protocol.block_seconds
         confirmations = 0
@@ -374,6 +405,8 @@ class _BlockTimer:
 
     def measure_attempts(self, warmup: Sequence[float]) -> list[tuple[float, Timing]]:
         """Measure until the blocks are steady and undisturbed, or no further attempt is allowed.
+
+        An attempt is one series of measured blocks.
 
         Args:
             warmup: Seconds of the blocks of the warm-up.
@@ -410,7 +443,8 @@ class _BlockTimer:
         Args:
             scale: Factor by which `min_blocks` and `min_seconds` are multiplied.
             begin: Time at which the first attempt began, in seconds of the clock.
-            before: Seconds of earlier blocks, for the steadiness verdict.
+            before: Seconds of each earlier block. They help to decide whether the blocks are
+                steady.
             first_block: Number of blocks before this attempt.
         """
         if self._recorder:
@@ -441,12 +475,12 @@ class _BlockTimer:
     def measure_in_turns(
         self, warmup: Sequence[float], turn: TurnConnection, monitor: TurnsMonitor | None
     ) -> Timing:
-        """Time one block in each turn of this point, and return the timing of all blocks.
+        """Time one block in each turn of this process, and return the timing of all blocks.
 
         Args:
             warmup: Seconds of the blocks of the warm-up.
-            turn: Alternates with another point.
-            monitor: Observes the turns; None to observe nothing.
+            turn: Waits for the turns of this process, and ends them.
+            monitor: Measures contention during the turns; None to measure none.
         """
         monitor = monitor or TurnsMonitor()
         blocks: list[float] = []
@@ -461,7 +495,7 @@ class _BlockTimer:
         return self._judge(warmup, blocks)
 
     def _measure_blocks(self, scale: int, begin: float) -> list[float]:
-        """Return the seconds of each block of one attempt.
+        """Time the blocks of one attempt, and return the seconds of each block.
 
         Args:
             scale: Factor by which `min_blocks` and `min_seconds` are multiplied.
@@ -498,11 +532,15 @@ class _BlockTimer:
         return (high - low) / 2 / statistics.median(times) <= goal
 
     def _judge(self, before: Sequence[float], blocks: list[float]) -> Timing:
-        """Return the timing of an attempt, with the steadiness verdict.
+        """Decide whether the blocks of an attempt are steady, and return its timing.
 
-        The verdict also uses the last two windows of the blocks `before` the attempt, because ten
+        The decision also uses the last two windows of the blocks `before` the attempt, because ten
         blocks alone do not show a drift. If reference kernels ran, the times are adjusted first.
         Otherwise a change of the machine's speed could be mistaken for a change of the step time.
+
+        Args:
+            before: Seconds of each earlier block.
+            blocks: Seconds of each block of the attempt.
         """
         [series] = adjusted_times([self._timing(before[-2 * WINDOW :], blocks)])
         if len(series) < MIN_VALUES:
@@ -523,10 +561,14 @@ class _BlockTimer:
         )
 
     def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
-        """Return a timing of the blocks `before` this attempt followed by its own `blocks`.
+        """Return a timing of the blocks `before` the attempt, followed by its own `blocks`.
 
-        The runs of the reference kernels are numbered from the first of these blocks. Earlier runs
-        are omitted.
+        It contains the runs of the reference kernels since the first of these blocks. `steady` is
+        not set yet.
+
+        Args:
+            before: Seconds of each earlier block to include.
+            blocks: Seconds of each block of the attempt.
         """
         offset = len(before) - self._first_block
         references = [replace(each, blocks=each.blocks + offset) for each in self._references]
@@ -566,7 +608,14 @@ class _BlockTimer:
 
 
 def _has_settled(warmup: Sequence[float]) -> bool:
-    """Return whether the warm-up has at least two windows, and its last three show no change."""
+    """Return whether the block times show that the warm-up can end.
+
+    This is the case if there are at least two windows of `WINDOW` blocks, and the last three
+    windows show no change that matters.
+
+    Args:
+        warmup: Seconds of each block of the warm-up so far.
+    """
     return len(warmup) >= 2 * WINDOW and not find_change(warmup[-3 * WINDOW :]).matters
 
 
@@ -579,9 +628,13 @@ def compile_steps(
     changes. JAX compiles again if the state that a step returns is placed differently from the
     state that it received.
 
+    Args:
+        step: The step, which has not run yet.
+        clock: Function that returns the time in seconds.
+
     Returns:
         The seconds and the number of compiled programs of each step, and the loss of the first
-        step.
+        step. The loss is None in inference.
     """
     seconds: list[float] = []
     programs: list[int] = []
@@ -614,17 +667,22 @@ def single_latencies(
     monitor: ContentionMonitor | None = None,
     fill_caches: FillCaches | None = None,
 ) -> tuple[list[float], Contention | None]:
-    """Return the seconds of single synchronized steps, and the contention while they ran.
+    """Time steps one by one, and wait for the device after each.
 
-    If something disturbed the steps, they are timed once more. The less disturbed of the two tries
-    is returned.
+    If other processes disturb the steps, all are timed a second time. The result is the less
+    disturbed of the two series.
 
     Args:
-        run: Runs steps.
-        max_seconds: Longest duration of each try; at most `LATENCY_SECONDS`.
-        clock: Returns seconds.
-        monitor: Observes the contention; None for a new monitor.
+        run: Runs a given number of steps, and waits for the device.
+        max_seconds: Longest duration of a series in seconds. It is also limited to
+            `LATENCY_SECONDS`.
+        clock: Function that returns the time in seconds.
+        monitor: Measures the contention; None for a new monitor.
         fill_caches: Called before each step, and not timed; None if caches stay warm.
+
+    Returns:
+        The seconds of at most `LATENCY_STEPS` steps, and the contention (processor time that was
+        taken from the process) while they ran; None if it is unknown.
     """
     monitor = monitor or ContentionMonitor()
     limit = min(LATENCY_SECONDS, max_seconds)

@@ -190,15 +190,9 @@ def _bisect(
     precision: float,
     has_time: Callable[[float], bool],
 ) -> bool:
-    """Probe rates until the precision or the time limit is reached.
+    """Probe rates until the precision or the time limit is reached, and update `search`.
 
-    Args:
-        search: The state of the search, which is changed.
-        probe: As in `find_peak`, like all further arguments.
-        capacity: Largest number of queries per second that can be served.
-        precision: Allowed distance of the lowest failed rate from the highest passed rate, as a
-            fraction of the latter.
-        has_time: Returns whether a probe at a rate leaves enough time for the full-length run.
+    The other arguments are those of `find_peak`.
 
     Returns:
         Whether the rates have become too low, so that the search cannot succeed.

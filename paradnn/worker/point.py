@@ -1,4 +1,4 @@
-"""State of a request during its measurement, and operations that all kinds of work share."""
+"""State of a measurement in the worker, and operations that all tasks (`task=...`) share."""
 
 import contextlib
 import math
@@ -38,13 +38,14 @@ Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Timed blocks, with the observations that were made while they ran.
+    """Timed blocks of steps, with the observations that were made while they ran.
 
     Attributes:
-        timing: The blocks.
+        timing: The times of the blocks.
         joules: Energy of the blocks in joules; None if it is unknown.
         energy_source: Name of the energy counter, or why it is unavailable.
-        contention: Contention during the blocks; None if the system does not provide it.
+        contention: Processor time that was taken from the process during the blocks; None if the
+            system does not provide it.
     """
 
     timing: Timing
@@ -55,7 +56,7 @@ class TimedSteps:
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Memory of one process of a point, in bytes.
+    """Memory of one of the processes that share a measurement, in bytes.
 
     Attributes:
         peak: Peak memory of the process.
@@ -67,7 +68,7 @@ class ProcessMemory:
 
 
 class OtherProcesses(ABC):
-    """The processes that share each step of a point with the measuring process.
+    """The processes that share each step of a model with the measuring process.
 
     Attributes:
         count: Number of processes, including the measuring process.
@@ -77,7 +78,11 @@ class OtherProcesses(ABC):
 
     @abstractmethod
     def common_step(self, own: Step) -> Step:
-        """Return the step that all processes run; `own` is the part of this process."""
+        """Return the step that all processes run together.
+
+        Args:
+            own: The part of the step that this process runs.
+        """
 
     @abstractmethod
     def begin_steps(self) -> None:
@@ -89,33 +94,36 @@ class OtherProcesses(ABC):
 
     @abstractmethod
     def time_alone(self) -> Sequence[float]:
-        """Return the seconds of a step without communication, for each process.
+        """Time steps that each process runs without communication.
 
-        The measuring process comes first. The result is empty if a process cannot measure its
-        steps.
+        Returns:
+            The seconds of a step for each process, the measuring process first; empty if a process
+            cannot measure its steps.
         """
 
 
 class PointRun:
-    """A request that is being measured.
+    """State of the measurement of one configuration, and the operations that all tasks share.
 
-    Results are noted in the answer as soon as they are known, so that they survive a later failure.
-    The point's kind of work calls these methods and decides what to measure.
+    The class of the task, a `WorkerSide`, calls these methods and decides what to measure. Results
+    are stored in the answer as soon as they are known, so that they survive a later failure.
 
     Args:
-        request: The point as plain values.
-        framework: The imported framework.
+        request: The configuration to measure, as nested mappings of plain values.
+        framework: The framework, already imported.
         report: Called with the name of each phase when it begins. The call for the profile also has
             the answer so far, which the driver uses if the profile exceeds a limit.
 
     Attributes:
         phases: Enters phases and measures their durations.
         memory: Measures the memory of this process.
-        reference: Runs the reference kernels; None if they are not requested.
+        reference: Runs the reference kernels, which track the machine's speed; None if they are not
+            requested.
         fill_caches: Fills the caches before each step; None if caches stay warm.
         answered: The answer so far.
-        turn: Alternates with another point; None if the point runs without interruption.
-        others: The other processes of the point; None if the point has only one process.
+        turn: Waits for the turns of this process if a second measured process alternates with it;
+            None if the process runs without interruption.
+        others: The other processes that share each step; None if there are none.
     """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
@@ -130,11 +138,15 @@ class PointRun:
         self.others: OtherProcesses | None = None
 
     def note(self, **fields: Any) -> None:
-        """Set fields of the answer."""
+        """Set fields of the answer.
+
+        Args:
+            **fields: Values by the names of attributes of `Answer`.
+        """
         self.answered = replace(self.answered, **fields)
 
     def open_devices(self) -> None:
-        """Bind this process to the requested cores, and open the devices that the point uses.
+        """Bind this process to the requested cores, and open the devices that the steps use.
 
         Also builds the reference kernels and the cold-cache buffer, if the request enables them.
         """
@@ -186,9 +198,10 @@ class PointRun:
         """Warm up and time blocks of steps.
 
         Args:
-            run: Runs steps.
-            step: The compiled step, whose compilations are counted.
-            phase: Returns the context of the phase with a given name; None for `phases`.
+            run: Runs a given number of steps, and waits for the device.
+            step: The compiled step. If it compiles again, the timing is marked as not steady.
+            phase: Function that returns the context of the phase with a given name; None for
+                `phases`.
         """
         recorder = AttemptRecorder(self.energy_meter(), step.compilations)
         turns_monitor = TurnsMonitor()
@@ -226,13 +239,15 @@ class PointRun:
         products: Mapping[str, float],
         loss: Any = None,
     ) -> None:
-        """Note the results of the timed steps.
+        """Store the results of the timed steps in the answer.
 
         Args:
             timed: The timed blocks.
             workload: The built model; None if the steps run no model.
             compilation: Seconds and compiled programs of the first steps.
-            products: FLOPs of the products by the element type of their operands.
+            products: FLOPs of the matrix products and convolutions of a step, by the element type
+            of
+                their operands.
             loss: The loss of the first step; None in inference.
         """
         parameters = 0
@@ -254,7 +269,13 @@ class PointRun:
         self.note(measurement=measurement)
 
     def note_latencies(self, run: Run) -> None:
-        """Time single steps, unless two points take turns to compare their blocks."""
+        """Time single steps for the latency, and store the times in the answer.
+
+        Nothing is timed if this process takes turns with a second measured process.
+
+        Args:
+            run: Runs a given number of steps, and waits for the device.
+        """
         if self.turn:
             return
         with self.phases("latency"):
@@ -265,7 +286,7 @@ class PointRun:
         self.note(latencies=latencies)
 
     def note_memory_and_profile(self, step: Step) -> None:
-        """Note the memory of the point, then profile its steps if requested.
+        """Store the peak memory in the answer, then profile the step if requested.
 
         The memory comes first, because the buffers of the profiler do not belong to the model.
         """
@@ -285,12 +306,17 @@ class PointRun:
                 self.note(profile=profile)
 
     def note_contention(self, phase: str, contention: Contention | None) -> None:
-        """Note the contention during a phase other than the measured blocks."""
+        """Store the contention during a phase other than the timed blocks in the answer.
+
+        Args:
+            phase: Name of the phase, such as "latency".
+            contention: Processor time that was taken from the process; None if unknown.
+        """
         if contention:
             self.note(contention={**self.answered.contention, phase: contention})
 
     def note_memory(self) -> None:
-        """Note the peaks of host and device memory so far."""
+        """Store the peaks of host and device memory so far in the answer."""
         self.note_own_memory()
         peak = self.framework.peak_device_memory()
         if peak and self.reference and not self.memory.reference_bytes:
@@ -298,7 +324,10 @@ class PointRun:
         self.note(peak_device_memory_bytes=peak)
 
     def note_own_memory(self) -> None:
-        """Note the peak memory so far of the point's processes on this host."""
+        """Store the peak host memory so far in the answer.
+
+        It is the sum over all processes on this host that share the steps.
+        """
         peak, steps = self.memory.peak_bytes()
         if self.others and peak is not None and steps is not None:
             for other in self.others.memory():
@@ -307,7 +336,7 @@ class PointRun:
         self.note(peak_memory_bytes=peak, step_memory_bytes=steps)
 
     def energy_meter(self) -> EnergyMeter:
-        """Return the energy meter of the point's device."""
+        """Return the energy meter of the device that runs the steps."""
         platform = self.request["platform"]
         if self.devices > 1 and platform["name"] != "cpu":
             reason = "unavailable: the counter covers one board, but the point uses several"
@@ -315,22 +344,26 @@ class PointRun:
         return open_energy_meter(platform["name"], int(platform["index"]))
 
     def step_seconds(self) -> float:
-        """Return the median step time of the measured blocks."""
+        """Return the median step time of the measured blocks, in seconds."""
         assert self.answered.measurement
         timing = self.answered.measurement.timing
         return statistics.median(timing.blocks) / timing.steps_per_block
 
 
 def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) -> Costs | None:
-    """Return the costs of a step of a model whose layers are unknown; None for other models.
+    """Return the FLOPs and bytes of a step of a model whose layers ParaDnn does not know.
 
     The model counts as one layer with all parameters. The costs therefore exclude the bytes of the
     tensors between layers.
 
     Args:
         workload: The built model.
-        point: The point as plain values.
-        flops: FLOPs of the products of a step on one device, as the framework counts them.
+        point: The configuration to measure, as nested mappings of plain values.
+        flops: FLOPs of the matrix products and convolutions of a step on one device, as the
+            framework counts them.
+
+    Returns:
+        The costs; None if the layers of the model are known.
     """
     model = make_model(point["model"])
     if not model.is_counted:

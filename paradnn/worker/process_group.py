@@ -1,12 +1,12 @@
-"""Additional processes of a point that runs in several processes: `model=channel`, or training.
+"""Start and control the processes of a measurement that needs several: `model=channel`, training.
 
-The fork server forks the point's own process, which has rank 0. The point's own process forks the
+The fork server forks the measuring process, which has rank 0. The measuring process forks the
 additional processes, or starts them on other hosts (`python -m paradnn.worker.host`). They end when
-the point's own process ends.
+the measuring process ends.
 
 Each additional process has a channel, over which it receives the number of steps to run. If an
-additional process exits unexpectedly, the kernel kills the point's own process with SIGIO, even
-while that process is blocked. The driver then reports the failure.
+additional process exits unexpectedly, the kernel kills the measuring process with SIGIO, even while
+that process is blocked. The driver then reports the failure.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from paradnn.worker.frameworks import Step
 
 #: Longest time to wait for a reply, in seconds.
 _MAX_REPLY_SECONDS = 30.0
-#: Seconds for which a failed process stays alive after its report. Its exit kills the point's own
+#: Seconds for which a failed process stays alive after its report. Its exit kills the measuring
 #: process, which must read the report first.
 _GRACE_SECONDS = 10.0
 #: Seconds to wait for the reports of other processes after this process has failed.
@@ -50,13 +50,13 @@ _SIOCGIFADDR = 0x8915
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split host:port into its parts, without the brackets of an IPv6 address (`[::1]:5000`)."""
+    """Split "host:port" into host and port; remove the brackets of an IPv6 address."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def with_port(host: str, port: int) -> str:
-    """Return host:port, with an IPv6 address in brackets."""
+    """Return "host:port", with an IPv6 address in brackets, such as "[::1]:5000"."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -93,7 +93,7 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
     Args:
         port: The port; 0 for any free port.
         host: The IP address to listen on.
-        option: The option that the error message proposes to change.
+        option: The option with which the user chooses the port, for the error message.
 
     Raises:
         UnavailableError: If the port is taken, or this process cannot listen on it.
@@ -131,7 +131,12 @@ def free_addresses(count: int, host: str = LOOPBACK, first: int = 0) -> list[str
 
 
 class RankFailed(PointEnded):
-    """A process of the group failed. The error carries the outcome of that process."""
+    """One of the processes that share a measurement failed.
+
+    Args:
+        outcome: How the measurement ends, such as "crash" or "oom_host".
+        reason: One line that describes the failure.
+    """
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(outcome, reason)
@@ -146,13 +151,13 @@ class RankFailed(PointEnded):
 
 
 def receive_message(channel: Connection, kind: Any) -> Any:
-    """Return the next message of a channel.
+    """Wait for the next message of a channel, and return it.
 
     The message is JSON, read by `paradnn.core.channel`; nothing is unpickled.
 
     Args:
-        channel: The channel to read.
-        kind: The type of the message.
+        channel: The connection to another process.
+        kind: The type of the message, such as `int`, `list[str]` or a dataclass.
 
     Raises:
         RankFailed: If the other side reports a failure.
@@ -167,30 +172,40 @@ def receive_message(channel: Connection, kind: Any) -> Any:
 
 
 def reply_timeout(point: Mapping[str, Any]) -> float:
-    """Return the longest time to wait for a reply of another process of the point, in seconds.
+    """Return the longest time to wait for a reply of another process, in seconds.
 
-    The result is below the driver's time limit for the point. This timeout therefore occurs first,
-    and its reason names the process that did not reply.
+    The result is below the driver's time limit for the measurement. This timeout therefore occurs
+    first, and its reason names the process that did not reply.
+
+    Args:
+        point: The configuration to measure. Its `measure.timeout` is the driver's time limit in
+            seconds.
     """
     return float(min(_MAX_REPLY_SECONDS, 0.5 * point["measure"]["timeout"]))
 
 
 def reply_timeout_error(peer: str, seconds: float) -> RankFailed:
-    """Return the failure of a peer that did not reply within the given number of seconds."""
+    """Return the error for a process that did not reply in time.
+
+    Args:
+        peer: Description of the process, such as "the server at 10.0.0.2:5000".
+        seconds: The number of seconds within which it should have replied.
+    """
     return RankFailed("timeout", f"{peer} did not reply within {seconds:g} s")
 
 
 @dataclass(frozen=True)
 class RemoteProcess:
-    """Process of a point on another host.
+    """Connection to a process on another host that takes part in a measurement.
 
     Attributes:
-        rank: Rank of the process within its point.
+        rank: Number of the process among all processes of the measurement.
         address: Free address (host:port) at which the process can listen.
         local: IP address that this host uses in the connection to the other host.
         channel: Connection to the process. The first message sent over it must be the addresses of
-            all processes of the point, in order of rank.
-        life: Descriptor of a connection that closes when either side exits (see `die_with`).
+            all processes of the measurement, in order of rank.
+        life: File descriptor of a connection that closes when the process on either host exits (see
+            `die_with`).
     """
 
     rank: int
@@ -205,12 +220,13 @@ class RemoteProcess:
 
 
 class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
-    """Processes 1 to `count` - 1 of a point; the calling process has rank 0.
+    """The processes that take part in a measurement besides the calling process.
 
-    The processes are killed when the context exits, or when the calling process ends.
+    The calling process has rank 0, and the others have ranks 1 to `count` - 1. They are killed when
+    the context exits, or when the calling process ends.
 
     Args:
-        count: The number of processes of the point, including the calling process.
+        count: The number of processes, including the calling process.
         serve: Called as `serve(rank, channel)` in each additional process on this host. It must
             return when the channel closes.
         elsewhere: Processes on other hosts, which are already running and have the highest ranks.
@@ -257,7 +273,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
             raise reported from error
 
     def failure(self) -> RankFailed | None:
-        """Wait for a failure that another process reports, and return the failure.
+        """Wait for a failure report of another process.
 
         Returns:
             The failure; None if no process reports one within `_REPORT_SECONDS`.
@@ -286,6 +302,9 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
     def send(self, message: Any) -> None:
         """Send a message to every other process.
 
+        Args:
+            message: An object that `paradnn.core.channel.encode` can convert to JSON.
+
         Raises:
             RankFailed: If a process has exited.
         """
@@ -298,10 +317,10 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
             ) from error
 
     def receive(self, kind: Any) -> list[Any]:
-        """Return the next message of every other process.
+        """Wait for the next message of every other process, and return the messages.
 
         Args:
-            kind: The type of the messages.
+            kind: The type of the messages, such as `int` or a dataclass.
 
         Returns:
             One message per process: first from processes on other hosts, then from those on this
@@ -317,7 +336,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
 
 
 class GroupStep(Step):
-    """Step that all processes of a point run at the same time. It has no loss.
+    """Step that several processes run at the same time. It has no loss.
 
     `run` raises RankFailed if another process fails.
 
@@ -340,7 +359,7 @@ def serve_steps(channel: Connection, step: Step) -> None:
     """Receive numbers of steps from a channel, and run these steps, until the channel closes.
 
     Args:
-        channel: Connection to the point's own process.
+        channel: Connection to the measuring process.
         step: This process's part of the step.
     """
     with contextlib.suppress(EOFError):
@@ -356,7 +375,7 @@ def die_with(life: int) -> None:
     the interpreter's lock.
 
     Args:
-        life: Descriptor of a pipe or a connection that carries no data.
+        life: File descriptor of a pipe or a connection that carries no data.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
@@ -370,12 +389,12 @@ def run_rank(
     others: list[Connection],
     serve: Callable[[int, Connection], None],
 ) -> NoReturn:
-    """Run a forked process of a point, and exit without running the parent's clean-up handlers.
+    """Do the work of a forked process, then exit without running the parent's clean-up handlers.
 
     Args:
-        rank: Rank of the process within its point.
-        parent: The id of the parent process.
-        channel: The channel to the point's own process.
+        rank: Number of the process among all processes of the measurement, from 1.
+        parent: Process id of the parent.
+        channel: Connection to the measuring process, which has rank 0.
         others: Inherited channels of other processes, which this process closes.
         serve: The work of the process, called as `serve(rank, channel)`.
     """
@@ -398,10 +417,10 @@ def run_rank(
         os._exit(code)
 
 
-# Processes of a point on other hosts. On each of these hosts, `python -m paradnn.worker.host` runs
-# as a server. The point's own process, the client, opens one connection to a server for each
-# process that it needs. Both sides prove that they have the same key before they read anything
-# else, and before the server forks:
+# Processes on other hosts. On each of these hosts, `python -m paradnn.worker.host` runs as a
+# server. The measuring process, the client, opens one connection to a server for each process that
+# it needs. Both sides prove that they have the same key before they read anything else, and before
+# the server forks:
 # 1. The server sends a random nonce.
 # 2. The client replies with its own nonce and a proof (HMAC-SHA256) over both nonces.
 # 3. The server replies with its own proof.
@@ -419,14 +438,14 @@ _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP
 
 @dataclass(frozen=True)
 class ProcessRequest:
-    """Request for a process of a point, sent to a server.
+    """Request that asks the server on another host to start a process.
 
     Attributes:
         protocol: The protocol version of the client (`PROTOCOL_VERSION`).
-        rank: Rank of the process within its point.
+        rank: Number of the process among all processes of the measurement.
         port: The port on which the process listens; 0 for any free port.
         environ: Environment variables of the process.
-        point: The point, in the format of a request to a worker.
+        point: The configuration to measure, as nested mappings of plain values.
     """
 
     protocol: int
@@ -437,14 +456,16 @@ class ProcessRequest:
 
 
 def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> list[RemoteProcess]:
-    """Start the processes of a point that run on other hosts.
+    """Start the processes of a measurement that run on other hosts.
 
     Every host runs the same number of processes, and this host runs those with the lowest ranks.
     The started processes wait for the addresses of all processes.
 
     Args:
-        point: The point, in the format of a request to a worker.
-        count: The number of processes of the point on all hosts.
+        point: The configuration to measure. Its `other_hosts` has the `addresses` of the servers,
+            their `key`, and the variables to set as `environ`. None to run all processes on this
+            host.
+        count: The number of processes on all hosts together.
         port: The port on which the first process of each host listens. The other processes of the
             host use the following ports. 0 for any free ports.
 
@@ -528,12 +549,18 @@ def _start_remote(
 
 
 def _prove(connected: socket.socket, key: bytes, address: str, timeout: float) -> None:
-    """Prove that this side has the key, and verify the proof of the other side.
+    """Prove to a server that this process has the key, and verify the proof of the server.
+
+    Args:
+        connected: The connection to the server.
+        key: The secret key that both hosts share.
+        address: Address (host:port) of the server, for error messages.
+        timeout: Seconds to wait for each reply.
 
     Raises:
-        AuthenticationError: If the other side has a different key.
-        EOFError: If the other side closes the connection.
-        RankFailed: If the other side does not reply in time.
+        AuthenticationError: If the server has a different key.
+        EOFError: If the server closes the connection.
+        RankFailed: If the server does not reply in time.
     """
     connected.settimeout(timeout)
     try:
@@ -584,6 +611,9 @@ class PendingConnection:
         """Read available bytes, and return whether the client has proved that it has the key.
 
         The result is False while the client's nonce and proof are incomplete.
+
+        Args:
+            key: The secret key that the server shares with its clients.
 
         Raises:
             AuthenticationError: If the client has a different key.
@@ -649,7 +679,17 @@ def accept(
 
 
 def _connect(target: tuple[str, int], address: str, timeout: float) -> socket.socket:
-    """Connect to `target`, a port of a server. Error messages name the server by `address`."""
+    """Connect to a server.
+
+    Args:
+        target: Host and port.
+        address: Address (host:port) by which error messages name the server.
+        timeout: Seconds to wait.
+
+    Raises:
+        UnavailableError: If the server cannot be reached.
+        RankFailed: If the server does not reply in time.
+    """
     try:
         connected = socket.create_connection(target, timeout=timeout)
     except TimeoutError:

@@ -34,8 +34,8 @@ SMALLEST_CHANGE = 0.02
 
 #: Critical share of the variance that the best line or jump explains: by chance, 10% of steady
 #: series exceed it. Rows: the length of the series. Columns: the lag-one correlation of the
-#: residuals (`_CORRELATIONS`). `python -m benchmarks.steadiness --table` simulated the values from AR(1)
-#: series with the coefficients 0, 0.5, 0.7 and 0.9, equally often.
+#: residuals (`_CORRELATIONS`). `python -m benchmarks.steadiness --table` simulated the values from
+#: AR(1) series with the coefficients 0, 0.5, 0.7 and 0.9, equally often.
 _CRITICAL_SHARES = {
     6: (0.87, 0.89, 0.89, 0.86, 0.86),
     8: (0.83, 0.84, 0.82, 0.82, 0.81),
@@ -54,16 +54,16 @@ _CORRELATIONS = (-0.2, 0.0, 0.2, 0.4, 0.6)
 
 @dataclass(frozen=True)
 class Change:
-    """Largest change in a series: a jump before value `at`, or a drift from start to end.
+    """Largest change in a series of block times: a jump, or a linear drift from start to end.
 
     Attributes:
         size: The change as a share of the series' median.
         at: The index of the first value after the jump; None for a drift.
         explained: The share of the variance that the change explains.
         correlation: The lag-one correlation of the residuals.
-        chance_share: Critical value of `explained`. In 10% of steady series, the best line or jump
-            explains a larger share by chance.
-        relative_size: The change relative to the level before the change; -1 or more.
+        chance_share: Critical value of `explained`. In 10% of series without a change, the best
+            line or jump explains a larger share by chance.
+        relative_size: The change relative to the level before the change; at least -1.
     """
 
     size: float
@@ -97,7 +97,7 @@ def find_change(values: Sequence[float]) -> Change:
     the correlation of the residuals.
 
     Args:
-        values: A series of at least `MIN_VALUES` values.
+        values: At least `MIN_VALUES` positive values, in the order of measurement.
     """
     n = len(values)
     centered = np.asarray(values) - np.mean(values)
@@ -148,8 +148,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% confidence interval of the median of independent values.
 
     The sign test gives the interval, which runs from the k-th smallest to the k-th largest value
-    (Conover, Practical Nonparametric Statistics, section 3.2). Returns None for fewer than six
-    values.
+    (Conover, Practical Nonparametric Statistics, section 3.2). The result is None for fewer than
+    six values.
     """
     first, last = quantile_ranks(len(values), 0.5)
     if first is None or last is None:
@@ -161,9 +161,9 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% confidence interval of the median of positive, autocorrelated values.
 
-    The interval is the `widened_interval`, clipped to the range of the values. If both widened ends
-    lie outside the range, the values do not determine an interval, and the result is None. There
-    are two exceptions:
+    The interval is the `widened_interval`, clipped to the range from the smallest to the largest
+    value. If both widened ends lie outside the range, the values do not determine an interval, and
+    the result is None. There are two exceptions:
 
     - At most `_FEW_VALUES` values are too few to estimate their correlation. If both widened ends
       lie outside the range, the interval is the whole range, provided that the range covers the
@@ -173,6 +173,12 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     `python -m benchmarks.steadiness --coverage` measures how many intervals contain a known median;
     see docs/explanation/method.md.
+
+    Args:
+        values: Block times, in the order of measurement.
+
+    Returns:
+        The lower and the upper end, in the unit of the values; None if there is no interval.
     """
     ends = widened_interval(values)
     if ends is None:
@@ -193,10 +199,10 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def missing_interval_reason(values: Sequence[float]) -> str:
-    """Return a message that says why `block_interval` returns None, and what the user should do.
+    """Say why `block_interval` returns None, and what the user should do.
 
     Args:
-        values: The values for which `block_interval` returns None.
+        values: The block times for which `block_interval` returns None.
     """
     blocks = counted(len(values), "block")
     if len(values) < MIN_VALUES:
@@ -222,6 +228,9 @@ def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
     the correlation, so r is replaced by (n r + 5) / (n - 6). This is more cautious than Kendall's
     correction (n r + 1) / (n - 3), since r is itself uncertain. For n below 20 the constants 5 and
     6 are replaced by n / 4 and 0.3 n. The result is limited to the range from 0 to 1 - 0.3 / n.
+
+    Args:
+        values: n positive values, such as block times, in the order of measurement.
 
     Returns:
         The ends of the interval, which may lie outside the range of the values; None for fewer than
@@ -250,7 +259,7 @@ def _rank_correlation(values: Sequence[float]) -> float:
 
 
 def _odds_of_long_memory(values: Sequence[float]) -> float:
-    """Return the log likelihood ratio of AR(1) coefficients 0.9 and 0.6; positive favors 0.9.
+    """Return the log likelihood ratio of the AR(1) coefficients 0.9 and 0.6; positive favors 0.9.
 
     The likelihood of the logarithms is the restricted one, in which mean and variance are nuisance
     parameters (Harville, Biometrika 61, 1974).
@@ -286,14 +295,17 @@ _CAUTION = 2.0
 
 
 class Slope(NamedTuple):
-    """Regression slope of log step times on log kernel times.
+    """Regression slope of the logarithms of step times on the logarithms of kernel times.
+
+    The kernel is a reference kernel with fixed work, whose times show the speed of the machine.
 
     Attributes:
         shrunk: The slope to use for an adjustment, from 0 to 1. It is the estimated slope, shrunk
             toward zero.
         correlation: The correlation of log step times and log kernel times.
         seen: The estimated slope without shrinkage, corrected for the noise of the kernel times.
-        error: The standard error of the slope; NaN if it is not estimated.
+        error: The standard error of the slope; NaN if there are too few blocks to estimate a slope,
+            or if the times do not vary.
     """
 
     shrunk: float
@@ -305,11 +317,12 @@ class Slope(NamedTuple):
 def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
     """Return the step times, adjusted to the mean speed of the machine over all processes.
 
-    The times are unchanged if no reference kernel ran, or if the step times correlate with the
-    times of no kernel.
+    Reference kernels with fixed work, which run between the blocks of steps, show the speed of the
+    machine. The times are unchanged if no reference kernel ran, or if the step times correlate with
+    the times of no kernel.
 
     Args:
-        timings: The timing of each process of a point.
+        timings: The timing of each process in which the same configuration was measured.
 
     Returns:
         For each process, the seconds of a step in each block.
@@ -324,9 +337,14 @@ def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
 
 
 def chosen_kernel(timings: Sequence[Timing]) -> str | None:
-    """Return the kernel whose times correlate most with the step times over all blocks.
+    """Return the reference kernel whose times correlate most with the step times over all blocks.
 
-    Returns None if a process has fewer than two runs of the reference kernels.
+    Args:
+        timings: The timing of each process in which the same configuration was measured.
+
+    Returns:
+        A name of `KERNELS`; None if a process has fewer than two runs of the reference kernels, or
+        if there is no process.
     """
     if not timings or not all(
         sum(entry.blocks >= 0 for entry in timing.references) > 1 for timing in timings
@@ -337,8 +355,9 @@ def chosen_kernel(timings: Sequence[Timing]) -> str | None:
 
 
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
-    """Return the slope of log step times on log kernel times.
+    """Estimate how much step times change with the speed of the machine.
 
+    The estimate is the regression slope of log step times on the log times of a reference kernel.
     Because neighboring blocks are correlated, the variance of the slope is multiplied by
     (1 + r s) / (1 - r s) (Bartlett 1935). Here r is the lag-one correlation of the kernel times,
     and s the lag-one correlation of the residuals; r s is limited to 0..0.95.
@@ -385,18 +404,18 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     )
 
 
-def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
+def _mean_product(left: np.ndarray, right: np.ndarray, lag: int = 0) -> float:
     """Return the mean product of the values of two arrays, with a lag between the arrays.
 
     Products that are NaN are ignored. The result is 0 if all products are NaN.
 
     Args:
-        one: Array (blocks, processes).
-        other: Array of the same shape.
+        left: Array (blocks, processes).
+        right: Array of the same shape.
         lag: Distance in blocks between the two factors of a product.
     """
-    end = max(0, len(one) - lag)
-    products = one[lag:] * other[:end] + one[:end] * other[lag:]
+    end = max(0, len(left) - lag)
+    products = left[lag:] * right[:end] + left[:end] * right[lag:]
     finite = products[np.isfinite(products)]
     if not finite.size:
         return 0.0
@@ -404,7 +423,7 @@ def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
 
 
 def process_mean(values: np.ndarray) -> float:
-    """Return the mean over processes of the mean over the blocks of a process.
+    """Return the mean of the processes' means, so that each process has the same weight.
 
     NaN values are ignored.
 
@@ -414,15 +433,15 @@ def process_mean(values: np.ndarray) -> float:
     return float(np.nanmean(values, axis=0).mean())
 
 
-def _columns(each: Iterable[Iterable[float]]) -> np.ndarray:
-    return np.array(list(zip_longest(*each, fillvalue=math.nan)))
+def _columns(series: Iterable[Iterable[float]]) -> np.ndarray:
+    return np.array(list(zip_longest(*series, fillvalue=math.nan)))
 
 
 def step_logs(timings: Sequence[Timing]) -> np.ndarray:
-    """Return the logarithms of the step times of a point in seconds.
+    """Return the natural logarithm of the mean step time, in seconds, of each block.
 
     Args:
-        timings: The timing of each process of the point.
+        timings: The timing of each process in which the same configuration was measured.
 
     Returns:
         An array (blocks, processes); NaN where a process has fewer blocks.
@@ -431,12 +450,13 @@ def step_logs(timings: Sequence[Timing]) -> np.ndarray:
 
 
 def slowness(timings: Sequence[Timing], kernel: str) -> np.ndarray:
-    """Return the log of the seconds of a kernel call at the middle of each block.
+    """Return how slow the machine is in each block: the log time of a call of a reference kernel.
 
-    The values are interpolated linearly between the runs of the kernel before and after the block.
+    The values are natural logarithms of seconds. They are interpolated linearly to the middle of
+    each block, between the runs of the kernel before and after the block.
 
     Args:
-        timings: The timing of each process of a point.
+        timings: The timing of each process in which the same configuration was measured.
         kernel: A name of `KERNELS`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Build the model of a point and its step. Every process of a point uses this module."""
+"""Build a model and its training or inference step, in every process of a measurement."""
 
 import sys
 import traceback
@@ -19,11 +19,17 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
-    """Return the model, initialized with the point's seed, and the step with its batch.
+    """Build a model, and its training or inference step with a synthetic batch.
 
     Args:
-        point: The point as plain values.
+        point: The configuration to measure, as nested mappings of plain values. `model`,
+            `batch_size`, `mode`, `precision`, `compile` and `seed` determine the model and the
+            step. The optional `artefact` is the path of a model that another machine converted for
+            an inference engine. It replaces the model, and its file contains the batch.
         framework: The framework with its devices open.
+
+    Returns:
+        The model, initialized with the seed of the configuration, and the step.
 
     Raises:
         UnavailableError: If this interpreter lacks the model family, or the model does not support
@@ -53,7 +59,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
 
 
 def _require_trainable(workload: BuiltModel) -> None:
-    """Raise UnavailableError if a model has no loss or no weights to train."""
+    """Raise UnavailableError if the model has no loss or no weights to train."""
     if not workload.targets:
         missing = f"loss: {workload.no_loss_reason}"
     elif not workload.model.trainable_variables:
@@ -66,13 +72,13 @@ def _require_trainable(workload: BuiltModel) -> None:
 def choose_types(point: Mapping[str, Any], framework: Framework, *, mixed: bool = True) -> None:
     """Set Keras' random seed, and the element types of weights and of matrix products.
 
-    For an engine, the types are float32; the engine converts the model later.
+    For an inference engine, the types are float32; the engine converts the model later.
 
     Args:
-        point: The point as plain values.
-        framework: The framework.
+        point: The configuration to measure, with the keys `seed` and `precision`.
+        framework: The framework or inference engine that runs the model.
         mixed: Whether weights stay in float32 (mixed precision). If False, weights also have the
-            point's precision.
+            requested precision.
 
     Raises:
         UnavailableError: If Keras does not support the precision.
@@ -92,8 +98,15 @@ def synthetic_batch(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return random inputs and targets of one step, drawn on the host.
 
-    Arrays have the shape (batch_size, *spec.shape). If the workload has a `draw` function, that
-    function returns the inputs, and there are no targets.
+    If the model has a `draw` function, that function returns the inputs, and there are no targets.
+
+    Args:
+        workload: The model, with the shapes and element types of its inputs and targets.
+        batch_size: Number of examples.
+        seed: Seed of the random generator.
+
+    Returns:
+        The input arrays and the target arrays, each of the shape (batch_size, *spec.shape).
     """
     generator = np.random.default_rng(seed)
     if workload.draw:
@@ -115,10 +128,11 @@ def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> n
 
 
 def product_flops(step: Step) -> dict[str, float]:
-    """Return the FLOPs of the step's products by the element type of their operands.
+    """Return the FLOPs of the step's matrix products and convolutions by their element type.
 
-    The result is empty if the FLOPs are unknown. If they cannot be counted because of an exception,
-    the exception is printed to standard error, and the point continues.
+    The keys are element types of the operands, such as "float32". The result is empty if the FLOPs
+    are unknown. If counting them raises an exception, the exception is printed to standard error,
+    and the result is empty, too.
     """
     try:
         return sum_products(step.products())

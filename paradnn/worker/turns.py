@@ -1,8 +1,8 @@
-"""Alternate a point with another point, or a Python function with another function.
+"""Alternate two measured processes, so that drift of the machine affects both in the same way.
 
-A point computes only during its turns, which its driver assigns (`paradnn.session.turns`). In its
-first turn, it is built and warmed up. In every further turn, it runs one block. `serve` does the
-same for a Python function in `paradnn compare bench.py:old bench.py:new`.
+A process computes only during its turns, which its driver assigns (`paradnn.session.turns`). In its
+first turn, it builds and warms up its model. In every further turn, it runs one block of steps.
+`serve` does the same for a Python function in `paradnn compare bench.py:old bench.py:new`.
 """
 
 import importlib
@@ -27,7 +27,7 @@ class TurnConnection:
     """Connection to the driver that assigns the turns of this process.
 
     Args:
-        path: Path of the driver's socket.
+        path: Path of the Unix socket on which the driver listens.
     """
 
     def __init__(self, path: str) -> None:
@@ -45,7 +45,12 @@ class TurnConnection:
         return False
 
     def end(self, seconds: float = 0.0) -> None:
-        """End the turn, and report the mean seconds of a step in its block; 0 without a block."""
+        """End the turn of this process.
+
+        Args:
+            seconds: Mean seconds of a step in the block of the turn, which is reported to the
+                driver; 0 if the turn had no block.
+        """
         self._send(seconds)
 
     def _send(self, number: float) -> None:
@@ -59,7 +64,7 @@ class TurnConnection:
 
 
 def load(name: str) -> Callable[[], Any]:
-    """Import a function.
+    """Import a Python function, and return it.
 
     Args:
         name: The function as `file.py:function` or `package.module:function`.
@@ -82,12 +87,16 @@ def load(name: str) -> Callable[[], Any]:
 
 
 def serve(name: str, path: str, driver: str) -> None:
-    """Calibrate a function in the first turn, and run a block of calls in each further turn.
+    """Take turns with a second process, and time calls of a Python function in each turn.
+
+    The first turn determines the number of calls per block. Each further turn times one block of
+    calls. If the function cannot be imported, the process exits with the code `MISSING`.
 
     Args:
-        name: The function, as for `load`.
-        path: Path of the driver's socket.
-        driver: Process id of the driver. This process ends when the driver does.
+        name: The function as `file.py:function` or `package.module:function`.
+        path: Path of the Unix socket on which the driver listens.
+        driver: Process id of the driver, which assigns the turns. This process ends when the driver
+            does.
     """
     die_with_parent(driver=int(driver))
     try:

@@ -1,4 +1,4 @@
-"""The part of a kind of work that runs in the worker."""
+"""Base class for the part of a task (`task=...`) that runs in the worker."""
 
 from __future__ import annotations
 
@@ -10,22 +10,38 @@ if TYPE_CHECKING:
 
 
 class WorkerSide:
-    """The part of a kind of work that measures its points in the worker (see `Workload.role`)."""
+    """The part of a task (`task=...`) that measures configurations in the worker process.
+
+    A task is a `Workload`. It inherits from this class to override its methods (see
+    `Workload.role`).
+    """
 
     def open_devices(self, run: PointRun) -> None:
-        """Open the devices of the point, in every process of the point that has devices."""
+        """Open the devices that the steps use, in every process that has devices.
+
+        Args:
+            run: The state of the measurement, with the requested configuration.
+        """
         run.open_devices()
 
     def measure(self, run: PointRun) -> None:
-        """Measure the point: build, compile, warm up, and measure.
+        """Measure the requested configuration: build, compile, warm up, and measure.
 
-        Notes every result in `run` as soon as it is known, so that it survives a later failure.
+        Store every result in `run` as soon as it is known, so that it survives a later failure.
+
+        Args:
+            run: The state of the measurement, with the requested configuration.
         """
         raise NotImplementedError
 
     def remote_process_server(self) -> Callable[..., None] | None:
-        """Return the function that runs a process of the point on another host.
+        """Return the function that runs an additional process of a measurement on another host.
 
-        `paradnn.worker.host` calls it. Returns None if all processes must run on one host.
+        `paradnn.worker.host` calls the function with the configuration, the rank of the process,
+        the addresses of all processes, the socket on which the process listens, and the connection
+        to the measuring process.
+
+        Returns:
+            The function; None if all processes must run on one host.
         """
         return None

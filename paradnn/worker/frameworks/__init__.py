@@ -37,9 +37,10 @@ Batch = tuple[Sequence[Any], Sequence[Any]]
 
 
 class Step:
-    """A step with its batch on the device. The first run compiles the step.
+    """A training step or forward pass of a model, with its batch on the device.
 
-    The methods of this base class report no compilations and no kernel costs.
+    The first run compiles the step. The methods of this base class report no compilations and no
+    kernel costs.
 
     Attributes:
         parameters_per_device: Largest number of trainable parameters on one device; None if every
@@ -49,7 +50,11 @@ class Step:
     parameters_per_device: int | None = None
 
     def run(self, steps: int) -> float | None:
-        """Run `steps` steps and wait for the device. Return the last loss; None in inference."""
+        """Run steps, wait for the device, and return the last loss; None in inference.
+
+        Args:
+            steps: The number of steps.
+        """
         raise NotImplementedError
 
     def compilations(self) -> int:
@@ -57,11 +62,14 @@ class Step:
         return 0
 
     def compile_note(self) -> str | None:
-        """Return a note on how the framework compiled the step; None without a note."""
+        """Return a remark on how the framework compiled the step; None if there is none."""
         return None
 
     def conversion(self) -> Conversion | None:
-        """Return the conversion of the model to an engine's artifact; None for other frameworks."""
+        """Return time, size and error of the conversion of the model for an inference engine.
+
+        Returns None for other frameworks, which run the model without a conversion.
+        """
         return None
 
     def products(self) -> Sequence[Cost]:
@@ -72,7 +80,7 @@ class Step:
         return ()
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        """Return the cost of a kernel if the trace does not state its cost.
+        """Return FLOPs and bytes of a kernel whose cost the profiler's trace does not state.
 
         Args:
             name: The kernel's name in the trace.
@@ -81,9 +89,12 @@ class Step:
         return Cost(kind, "other")
 
     def calibrate(self, examples: Any) -> None:
-        """Calibrate a quantized model on `examples` instead of the step's batch.
+        """Use other examples than the step's batch to calibrate a quantized model.
 
         Call this method before the first run. Steps without a quantized model ignore the call.
+
+        Args:
+            examples: Inputs of the model as one NumPy array (examples, ...).
         """
 
     # The members below are for work that trains or evaluates a model (task=learn), and for the
@@ -93,7 +104,7 @@ class Step:
 
     @property
     def block_run(self) -> Any:
-        """The `run` argument for `paradnn.worker.measure.measure_steps`."""
+        """Runs the steps of timed blocks: the argument `run` of `measure_steps`."""
         return self.run
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
@@ -101,40 +112,52 @@ class Step:
 
         Args:
             steps: The number of steps.
-            take: Returns the next batch: (inputs, targets), or (inputs,) in inference.
+            take: Function that returns the next batch: (inputs, targets), or (inputs,) in
+                inference. Inputs and targets are sequences of arrays.
         """
         raise NotImplementedError
 
     def values(self) -> list[Any]:
-        """Return NumPy copies of the model's variables, followed by the optimizer's."""
+        """Return copies of the model's variables, then of the optimizer's, as NumPy arrays."""
         raise NotImplementedError
 
     def model_variables(self, model: Any) -> list[Any]:
-        """Return the variables of the step's model, in the order of `values()`."""
+        """Return the Keras variables of the step's model, in the order of `values()`.
+
+        Args:
+            model: The Keras model of the step.
+        """
         return list(model.variables)
 
     def assign(self, values: Sequence[Any]) -> None:
-        """Assign values to the variables, in the order of `values()`."""
+        """Assign values to all variables of the model and the optimizer.
+
+        Args:
+            values: One array per variable, in the order of `values()`.
+        """
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        """Return the model's outputs for `inputs` as a NumPy array.
+        """Return the outputs of the model in inference as a NumPy array (batch, ...).
 
         The forward pass is compiled in the same mode as the step.
+
+        Args:
+            inputs: The input arrays, with the shapes of the step's batch.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Member:
-    """A process that shares the steps of a point with other processes.
+    """One of several processes that share each training step.
 
     Attributes:
         rank: Number of the process, from 0.
         local_rank: Number of the process among the processes of its host, from 0.
         addresses: Address (host:port) of every process, in order of rank.
-        layout: The devices of this process.
+        layout: The devices of this process, with their threads and cores.
     """
 
     rank: int
@@ -143,13 +166,22 @@ class Member:
     layout: DeviceLayout
 
     def share(self, array: Any) -> Any:
-        """Return this process's equal share of a batch (batch_size, ...)."""
+        """Return the part of an array of a batch that this process computes.
+
+        Args:
+            array: Inputs or targets of the whole batch (batch_size, ...). All processes get equal
+                parts, in order of rank.
+        """
         size = len(array) // len(self.addresses)
         return array[self.rank * size : (self.rank + 1) * size]
 
 
 class Framework(ABC):
-    """Base class of the frameworks. A framework accesses no device before `open_device`."""
+    """Base class of the frameworks. A framework accesses no device before `open_device`.
+
+    Attributes:
+        name: The value of `framework` in a configuration, such as "jax".
+    """
 
     name: str
     #: Values of `compile` that compile a matrix product to different programs. Peak rates are
@@ -158,17 +190,19 @@ class Framework(ABC):
 
     @abstractmethod
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        """Claim the device for this process.
+        """Open the requested device for this process.
 
         Args:
-            platform: The platform of the point.
+            platform: The `platform` settings of a configuration. `name` is "cpu", "gpu" or "tpu".
+                `index` is the number of the device. `threads` is the number of threads per
+                operation; None for all cores.
 
         Raises:
             UnavailableError: If the host has no such device.
         """
 
     def processes_per_host(self, devices: int, hosts: int) -> int:
-        """Return the number of processes that training needs on each host.
+        """Return the number of processes that data-parallel training needs on each host.
 
         Args:
             devices: Devices of each host.
@@ -189,12 +223,15 @@ class Framework(ABC):
 
     @abstractmethod
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        """Return the step of `point`, with its batch on the device. Nothing is compiled yet.
+        """Return the training step or forward pass of a model, with its batch on the device.
+
+        The step is usually compiled when it first runs.
 
         Args:
             workload: The model and its loss.
             batch: The inputs and targets as NumPy arrays.
-            point: The point, in the format of a request to a worker.
+            point: The configuration to measure. `mode` is "train" or "inference", `compile` the
+                compile mode, `optimizer` the optimizer of a training step.
         """
 
     def make_kernel(
@@ -203,10 +240,11 @@ class Framework(ABC):
         """Return a function that runs a kernel the given number of times and waits for the device.
 
         Args:
-            name: The kernel in `paradnn.worker.peak_rates`.
-            size: Rows of the square matrices, or elements of the arrays.
-            precision: Element type.
-            compile: The compile mode.
+            name: "matmul" for a product of two square matrices, "add" for repeated in-place sums of
+                two arrays.
+            size: Number of rows of a matrix, or of elements of an array.
+            precision: Element type, such as "float32".
+            compile: The compile mode: "eager", "graph" or "xla".
         """
         raise NotImplementedError
 
@@ -214,7 +252,7 @@ class Framework(ABC):
     def trace(
         self, folder: Path
     ) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
-        """Return a context in which the profiler runs.
+        """Return a context in which the framework's profiler runs.
 
         Entering the context gives a function. That function returns a second context, which marks
         the steps that run in it as the profiled steps of the trace.
@@ -227,7 +265,10 @@ class Framework(ABC):
         """
 
     def read_trace(self, folder: Path) -> Trace:
-        """Read the trace that `trace` wrote into `folder`.
+        """Read the profiler's trace.
+
+        Args:
+            folder: The folder that was passed to `trace`.
 
         Raises:
             ValueError: If the trace cannot be read.
@@ -239,12 +280,20 @@ class Framework(ABC):
         return None
 
     def out_of_memory(self, error: BaseException) -> str | None:
-        """Return `oom_host` or `oom_device` if the exception means exhausted memory, else None."""
+        """Return the kind of memory that was exhausted when an exception was raised.
+
+        Returns:
+            "oom_host" or "oom_device"; None if the exception has a different cause.
+        """
         return None
 
 
 def load(name: str) -> Framework:
-    """Import Keras with the backend of the framework `name`, and return the framework."""
+    """Import a framework, and Keras with the backend of the framework.
+
+    Args:
+        name: The value of `framework` in a configuration, such as "jax".
+    """
     backend = FRAMEWORKS[name].backend
     os.environ["KERAS_BACKEND"] = backend
     if backend != "tensorflow":
@@ -261,13 +310,13 @@ def load(name: str) -> Framework:
 
 
 def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "data") -> Framework:
-    """Return the framework for steps that run on all devices of `layout`.
+    """Return the framework for steps that this process runs on several devices.
 
     The devices are not opened yet.
 
     Args:
         framework: The framework for one device.
-        layout: The devices.
+        layout: The devices, with their threads and cores.
         parallel: What is divided among the devices: "data" for the batch, "model" for the weights.
 
     Raises:
@@ -296,7 +345,7 @@ def grouped(framework: Framework, member: Member) -> Framework:
 
     Args:
         framework: The framework for one device.
-        member: The process.
+        member: Rank, addresses and devices of this process.
 
     Raises:
         UnavailableError: If the framework cannot train over several processes.

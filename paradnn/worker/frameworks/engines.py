@@ -5,9 +5,9 @@ the model into an artifact: the file that the engine loads. The timed step is on
 on a batch that stays in memory.
 
 `precision` applies to the artifact. int8_dynamic has 8-bit weights and quantizes activations at run
-time. int8 has 8-bit weights and activations, calibrated on batches of the point's inputs. Every
+time. int8 has 8-bit weights and activations, calibrated on batches of the model's inputs. Every
 conversion is checked: if the outputs differ from the outputs of Keras by more than the tolerance of
-the precision, the point is unavailable.
+the precision, UnavailableError is raised.
 
 An engine records the times of operations only if that is requested when it loads the artifact. The
 profile therefore comes from a second session, which loads the artifact again.
@@ -51,16 +51,17 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.25, "
 
 @dataclass(frozen=True)
 class Session:
-    """An artifact that an engine has loaded, together with its input arrays.
+    """A converted model (artifact) that an inference engine has loaded, with its input arrays.
 
     Attributes:
-        run: Runs one step.
-        outputs: Returns the outputs of the last step.
+        run: Function that runs one forward pass.
+        outputs: Function that returns the output arrays of the last forward pass.
         compute_type: Element type in which the engine computes, as the engine reports it; empty if
             it reports none.
-        trace: Returns the trace of all steps but the first. The trace has operations only if the
-            session was loaded for a profile.
-        copy: Copies the inputs into the engine; does nothing if the engine reads them in place.
+        trace: Function that returns the trace of all forward passes but the first. The trace has
+            operations only if the artifact was loaded for a profile.
+        copy: Function that copies the inputs into the engine. It does nothing if the engine reads
+            them in place.
     """
 
     run: Callable[[], Any]
@@ -71,7 +72,23 @@ class Session:
 
 
 class Source:
-    """A Keras model as a TensorFlow function of fixed shapes, and the batch it is measured on."""
+    """A Keras model to convert, as a TensorFlow function of fixed shapes, and its batch.
+
+    Args:
+        workload: The Keras model.
+        batch: The input arrays on which the model is measured, with the batch axis.
+        threads: Number of threads of the engine; None for all cores.
+
+    Attributes:
+        batch: Copies of the input arrays.
+        threads: Number of threads of the engine; None for all cores.
+        function: The forward pass as a `tf.function`.
+        examples: Inputs for the calibration of int8 (examples, ...); None to use `batch`.
+
+    Raises:
+        UnavailableError: If the workload is a single operation or text generation, not a whole
+            model.
+    """
 
     #: The converted model if another machine converted it, else empty.
     artifact = b""
@@ -113,14 +130,15 @@ class Source:
         return convert_variables_to_constants_v2(self.function.get_concrete_function(), **settings)
 
     def expected_outputs(self) -> list[np.ndarray[Any, Any]]:
-        """Return the outputs of the reference for the batch."""
+        """Return the output arrays for the batch, computed by the program named in `reference`."""
         return [output.numpy() for output in self.function(*self.batch)]
 
     def calibration_batches(self) -> Iterator[list[np.ndarray[Any, Any]]]:
-        """Yield the `CALIBRATION_BATCHES` batches on which int8 is calibrated.
+        """Yield the `CALIBRATION_BATCHES` batches on which an int8 model is calibrated.
 
-        Each batch consists of the next calibration examples. After the last example, the first
-        follows. Without examples, the values of the step's batch are permuted along its first axis.
+        A batch is a list of input arrays. It consists of the next of the `examples`. After the last
+        example, the first follows. If `examples` is None, the arrays of `batch` are permuted along
+        their first axis.
         """
         size = len(self.batch[0])
         for number in range(CALIBRATION_BATCHES):
@@ -132,7 +150,10 @@ class Source:
 
 
 class OnnxSource(Source):
-    """A model in ONNX, and the batch it is measured on. ONNX Runtime is the reference."""
+    """A model from an ONNX file, and its batch. ONNX Runtime computes the expected outputs.
+
+    The arguments are those of `Source`.
+    """
 
     reference = "ONNX Runtime in float32"
 
@@ -168,7 +189,12 @@ class OnnxSource(Source):
 
 
 class ConvertedArtifact(Source):
-    """An artifact that another machine converted, with its batch and the outputs of Keras."""
+    """A model that another machine converted, with its batch and the outputs of Keras.
+
+    Args:
+        file: The file that `EngineStep.save` wrote.
+        threads: Number of threads of the engine; None for all cores.
+    """
 
     def __init__(self, file: Path, threads: int | None) -> None:
         with np.load(file, allow_pickle=False) as archive:
@@ -233,12 +259,13 @@ class Engine(TensorFlow):
         return self._step
 
     def converted_step(self, point: Mapping[str, Any]) -> tuple[BuiltModel, Step]:
-        """Return a model that another machine converted, and its step.
+        """Return a model that another machine converted, and its forward pass as a step.
 
         The returned model contains no values, only the sizes of its inputs and parameters.
 
         Args:
-            point: The point. Its `artefact` is the path of a file that `EngineStep.save` wrote.
+            point: The configuration to measure. `artefact` is the path of a file that
+                `EngineStep.save` wrote. `precision` is the precision of the converted model.
         """
         source = ConvertedArtifact(Path(point["artefact"]), self._threads)
         self._step = EngineStep(self, source, point["precision"])
@@ -247,11 +274,11 @@ class Engine(TensorFlow):
         return BuiltModel(FunctionModel(len, trainable, fixed), specs), self._step
 
     def convert(self, source: Source, precision: str) -> bytes:
-        """Return the model as an artifact, the content of the file that the engine loads.
+        """Convert a model for the engine, and return the content of the file that the engine loads.
 
         Args:
             source: The model with its batch.
-            precision: The precision of the artifact.
+            precision: The precision of the converted model, such as "float32" or "int8".
 
         Raises:
             UnavailableError: If the engine cannot convert the model.
@@ -261,14 +288,14 @@ class Engine(TensorFlow):
     def load(
         self, artifact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
-        """Load the artifact into the engine.
+        """Load a converted model into the engine.
 
         Args:
-            artifact: Result of `convert`.
-            source: The model with its batch.
-            precision: The precision of the point.
-            traces: Folder into which the engine writes the times of operations; None if it does not
-                record them.
+            artifact: The converted model, as `convert` returns it.
+            source: The original model with its batch.
+            precision: The precision of the converted model.
+            traces: Folder into which the engine writes the times of operations for a profile; None
+                to record no times.
 
         Raises:
             UnavailableError: If the engine cannot run the model, with the engine's message.
@@ -283,8 +310,8 @@ class Engine(TensorFlow):
 
         Args:
             *errors: Types of exceptions by which the engine rejects a model.
-            precision: The precision of the point. Unless it is float32, the message proposes
-                float32.
+            precision: The precision of the converted model. Unless it is float32, the message
+                proposes float32.
         """
         try:
             yield
@@ -302,12 +329,17 @@ class Engine(TensorFlow):
 
 
 class EngineStep(Step):
-    """A step of an engine.
+    """A forward pass of a model in an inference engine.
 
     The first run converts and loads the model, just as a framework's first step compiles it.
 
+    Args:
+        engine: Converts and loads the model.
+        source: The model with its batch.
+        precision: The precision of the converted model.
+
     Attributes:
-        profile: The session that records the times of operations. `profiled` sets it.
+        profile: The loaded model that records the times of operations. `profiled` sets it.
     """
 
     profile: Session
@@ -354,9 +386,13 @@ class EngineStep(Step):
         return session
 
     def save(self, file: Path, workload: BuiltModel) -> None:
-        """Save the artifact, the batch and the outputs of Keras for another machine.
+        """Save the converted model, the batch and the outputs of Keras for another machine.
 
         `ConvertedArtifact` reads the file.
+
+        Args:
+            file: The NumPy archive (.npz) to write.
+            workload: The original model, whose numbers of parameters are saved.
         """
         arrays: dict[str, Any] = {}
         for number, array in enumerate(self._source.batch):
@@ -376,7 +412,11 @@ class EngineStep(Step):
 
     @contextlib.contextmanager
     def profiled(self, folder: Path) -> Iterator[None]:
-        """Return a context in which the step runs in a session that records operation times."""
+        """Return a context in which the engine records the time of each operation of the step.
+
+        Args:
+            folder: Folder into which the engine writes its records.
+        """
         plain = self._session
         self.profile = self._engine.load(self._artifact, self._source, self._precision, folder)
         self._session = self.profile
@@ -413,9 +453,9 @@ class EngineStep(Step):
 
 
 def _informative_line(error: Exception) -> str:
-    """Return the line of an error's message that names an operation, or else its first line.
+    """Return the line of an exception's message that names an operation, or else its first line.
 
-    The result has at most 200 characters. If the message is empty, it is the exception's type.
+    The result has at most 200 characters. If the message is empty, it is the type of the exception.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
@@ -437,10 +477,17 @@ def _remedy(precision: str) -> str:
 
 
 def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Return the largest difference between outputs, as a share of the largest expected value.
+    """Return the largest difference between outputs, as a fraction of the largest expected value.
 
-    The result is infinite if shapes differ or an output is not finite. Empty arrays are ignored. If
-    all expected values are 0, the result is the absolute difference.
+    Empty arrays are ignored.
+
+    Args:
+        outputs: Output arrays of the converted model.
+        expected: Output arrays of the original model.
+
+    Returns:
+        The relative difference. If all expected values are 0, the absolute difference. Infinity if
+        shapes differ or an output is not finite.
     """
     if [np.shape(values) for values in outputs] != [np.shape(values) for values in expected]:
         return float("inf")
@@ -460,7 +507,10 @@ def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
 
 
 def onnx_model(source: Source) -> Any:
-    """Return the model in ONNX. tf2onnx converts a model that does not come from an ONNX file.
+    """Return a model in the ONNX format, as `onnx.ModelProto`.
+
+    Args:
+        source: The model. If it does not come from an ONNX file, tf2onnx converts it.
 
     Raises:
         UnavailableError: If tf2onnx is needed and is not installed.
@@ -502,11 +552,11 @@ def onnx_model(source: Source) -> Any:
 
 @dataclass(frozen=True)
 class OperationDetails:
-    """Properties of an operation that the model states and a trace omits.
+    """Properties of an operation that the model states and the engine's trace omits.
 
     Attributes:
         equation: The equation of an Einsum, such as "bij,jk->bik".
-        weight: Dimensions of a convolution's weight.
+        weight: Dimensions of a convolution's weight; empty if unknown.
         channels: Output channels of a convolution. Set if the shape in the trace may be padded,
             else 0.
     """
@@ -526,17 +576,17 @@ def operation_cost(
     outputs: Sequence[Shape],
     details: OperationDetails | None = None,
 ) -> Cost:
-    """Return the cost of an operation of ONNX or OpenVINO.
+    """Return the FLOPs and bytes of an operation of ONNX or OpenVINO.
 
     Engines that change the layout of a weight omit it from the inputs. The FLOPs of a matrix
     product follow from its input and output alone. The FLOPs of a convolution require the shape of
     its weight. They are unknown if neither the inputs nor `details` have this shape.
 
     Args:
-        kind: Name of the operation's type.
-        inputs: Shapes of the inputs in the trace.
-        outputs: Shapes of the outputs in the trace.
-        details: Properties that the trace omits.
+        kind: The type of the operation, such as "MatMul".
+        inputs: Shapes of the inputs in the engine's trace; empty if unknown.
+        outputs: Shapes of the outputs in the trace; empty if unknown.
+        details: Properties that the model states and the trace omits; None for no properties.
     """
     category = categorize("onnx", kind)
     details = details or OperationDetails()
@@ -606,9 +656,10 @@ def _convolution_flops(
 ) -> float | None:
     """Return the FLOPs of a convolution; None if the shape of its weight is unknown.
 
-    A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed convolution
-    they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of groups first.
-    Without that axis, the product of all dimensions but the first is the number of
+    The arguments are those of `operation_cost`, except that `output` has the dimensions of the only
+    output. A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed
+    convolution they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of
+    groups first. Without that axis, the product of all dimensions but the first is the number of
     multiply-accumulates per element of the output, or of the input if transposed.
     """
     weight = details.weight
@@ -636,9 +687,9 @@ def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | No
         operands: Dimensions of each operand.
 
     Returns:
-        With two operands that share a summed index: 2 times the product of the sizes of all
-        indices. With one operand, or no shared summed index: 0. With more operands: None, because
-        the engine chooses the order of the products.
+        For two operands that share a summed index, 2 times the product of the sizes of all indices.
+        For one operand, or without a shared summed index, 0. For more operands, None, because the
+        engine chooses the order of the products.
     """
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -656,7 +707,7 @@ def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | No
         for letter, size in zip(term, shape, strict=True):
             # A dimension that an ellipsis covers may be 1 in one operand and be broadcast.
             sizes[letter] = max(size, sizes.get(letter, 1))
-    # Digits, which stand for the dimensions of an ellipsis, are never summed.
+    # Digits name the dimensions of an ellipsis, which are never summed.
     summed = {letter for letter in set(indices[0]) & set(indices[1]) if letter.isalpha()}
     summed -= set(result)
     if not summed:
@@ -667,7 +718,11 @@ def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | No
 def _expanded(term: str, rank: int) -> str:
     """Return a term of an Einsum with its ellipsis replaced by one digit per covered dimension.
 
-    The last covered dimension is 0, because broadcasting aligns the last dimensions.
+    The digit of the last covered dimension is 0, because broadcasting aligns the last dimensions.
+
+    Args:
+        term: Indices of one operand, such as "...ij".
+        rank: Number of dimensions of the operand.
     """
     before, ellipsis, after = term.partition("...")
     if not ellipsis:

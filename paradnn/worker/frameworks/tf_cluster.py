@@ -10,13 +10,13 @@ from paradnn.worker.process_group import host_and_port
 
 
 def connect(rank: int, addresses: Sequence[str], implementation: str = "AUTO") -> Any:
-    """Return a MultiWorkerMirroredStrategy once all processes have joined it.
+    """Wait until all processes have joined, and return a MultiWorkerMirroredStrategy.
 
     Args:
-        rank: Number of this process.
+        rank: Number of this process, from 0.
         addresses: Address (host:port) of every process, in order of rank.
-        implementation: A `tf.distribute.experimental.CommunicationImplementation`: AUTO, RING or
-            NCCL.
+        implementation: Name of the `tf.distribute.experimental.CommunicationImplementation`: AUTO,
+            RING or NCCL.
     """
     # Connect to these hosts directly, even if the environment sets a proxy.
     hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)

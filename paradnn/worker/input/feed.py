@@ -37,7 +37,7 @@ def _with_threads(dataset: tf.data.Dataset, threads: int, *, is_tuned: bool) -> 
     """Return `dataset` with a private pool of threads, which preserve the order of elements.
 
     Args:
-        dataset: The dataset.
+        dataset: The dataset that the threads prepare.
         threads: Number of threads.
         is_tuned: Whether tf.data may tune the parallelism.
     """
@@ -56,17 +56,20 @@ def _available_cores() -> int:
 
 
 class Feed:
-    """Source of the batches for the step of a point.
+    """Input pipeline that supplies the batches for the steps of a model.
 
     Args:
-        point: The request.
-        workload: The model of the step.
-        delay: Called for each batch; its duration counts as waiting. Tests insert a known delay.
+        point: The configuration to measure, as nested mappings of plain values. `data` contains the
+            settings of the pipeline.
+        workload: The model that the steps run.
+        delay: Function that is called for each batch. Its duration counts as waiting. Tests insert
+            a known delay.
 
     Attributes:
-        batch_size: Examples per batch.
-        threads: Threads of the pipeline.
-        waited: Total seconds that `take` waited. The caller resets it to 0.
+        batch_size: Number of examples per batch.
+        threads: Number of threads of the pipeline.
+        pipeline: The pipeline of images.
+        waited: Total seconds that `take` waited since the caller last set this attribute to 0.
 
     Raises:
         UnavailableError: If the input is damaged or does not fill one batch.
@@ -113,7 +116,12 @@ class Feed:
         self.wait_until_full()
 
     def _prefetched(self, data: Mapping[str, Any], platform: str) -> tf.data.Dataset:
-        """Return the batches of the pipeline, prefetched on the host and on an accelerator."""
+        """Return the batches of the pipeline, prefetched on the host and on an accelerator.
+
+        Args:
+            data: The settings of the pipeline; `prefetch` is the number of batches to prefetch.
+            platform: The kind of device: "cpu" or "gpu".
+        """
         prefetch = data["prefetch"]
         batches = self.pipeline.batches(data["threads"] or tf.data.AUTOTUNE)
         if prefetch:
@@ -128,7 +136,9 @@ class Feed:
         return dataset
 
     def take(self) -> tuple[Any, ...]:
-        """Return the next batch as the arguments of a step: (inputs, targets), or (inputs,).
+        """Wait for the next batch, and return it: (inputs, targets), or (inputs,) in inference.
+
+        After the last batch of the input, the first follows.
 
         Raises:
             UnavailableError: If the input is damaged or does not fill one batch.
@@ -200,12 +210,12 @@ _WAITING_FRACTION = 0.01
 
 
 class FedStep:
-    """A step that takes each batch from a feed.
+    """A step that takes each batch from an input pipeline.
 
     Attributes:
-        step: The step.
-        source: The feed.
-        waits: For each call of `run`, the seconds that it waited for batches.
+        step: The step, whose own batch stays on the device.
+        source: The input pipeline.
+        waits: For each call of `run`, the total seconds that it waited for batches.
     """
 
     def __init__(self, step: Step, feed: Feed) -> None:
@@ -214,7 +224,10 @@ class FedStep:
         self.waits: list[float] = []
 
     def run(self, steps: int) -> float | None:
-        """Run steps and return the last loss, like `Step.run`.
+        """Run steps, each on a new batch, and return the last loss; None in inference.
+
+        Args:
+            steps: The number of steps.
 
         Raises:
             UnavailableError: If the input is damaged.
@@ -225,10 +238,14 @@ class FedStep:
         return loss
 
     def measure(self, timing: Timing) -> InputMeasurement:
-        """Measure the cost of the input pipeline.
+        """Measure the cost of the input pipeline, after this step was timed.
 
         Args:
-            timing: The timed blocks of this step. The result includes their waiting times.
+            timing: The timed blocks of this step.
+
+        Returns:
+            The seconds that each timed block waited for batches, step times with and without the
+            pipeline, and times of the pipeline without steps.
         """
         first_block = len(timing.calibration) + len(timing.warmup) - 1
         waits = self.waits[first_block : first_block + len(timing.blocks)]
@@ -264,7 +281,7 @@ def _step_seconds(run: Callable[[int], float | None], steps: int) -> float:
 
 
 def _measure_pipeline(feed: Feed) -> list[PipelinePart]:
-    """Run the pipeline without the step, and return the size and the times of several parts."""
+    """Run the pipeline without steps, and return the examples and times of several measurements."""
     feed.drain()
 
     def drain_one(_: int) -> None:

@@ -36,7 +36,8 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     files, which contain the labels of their images.
 
     Args:
-        data: The options of the input.
+        data: The `data` settings of a configuration. `path` is a file or a folder; if it is None,
+            the images are generated.
 
     Raises:
         UnavailableError: If the path does not exist, or has neither images nor TFRecord files.
@@ -77,11 +78,12 @@ def _class_folder(path: Path, root: Path) -> str:
 
 
 class ImagePipeline:
-    """Labeled images in batches.
+    """Pipeline that reads, augments, normalizes and batches labeled images.
 
     Args:
-        data: The options of the input.
-        shape: Shape of an image: (height, width, 3).
+        data: The `data` settings of a configuration, such as `path`, `cache`, `shuffle` and
+            `augment`.
+        shape: Shape of an image after resizing: (height, width, 3).
         classes: Labels are reduced modulo this number; None to keep them unchanged.
         batch_size: Images per batch.
         seed: Seed of all random decisions.
@@ -113,7 +115,7 @@ class ImagePipeline:
         """Return a dataset of images (batch, *shape) as float32, with labels (batch,) as int32.
 
         Args:
-            threads: Number of images that are processed in parallel, or AUTOTUNE.
+            threads: Number of images that are processed in parallel, or `tf.data.AUTOTUNE`.
         """
         data = self._data
         records = self._cached or self._records(data["readers"])
@@ -129,6 +131,9 @@ class ImagePipeline:
 
         A record of an image file is (encoded image, label). A record of a TFRecord file is a
         serialized Example.
+
+        Args:
+            readers: Number of files that are read in parallel.
         """
         parallel = readers if readers > 1 else None
         if self._labels is not None:
@@ -157,12 +162,22 @@ class ImagePipeline:
         return _decode(encoded), label
 
     def _cropped(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return the window of a decoded image."""
+        """Return the window to which a decoded image is cropped.
+
+        Args:
+            image: Image (height, width, 3).
+            number: Position of the image in the order of reading, the seed of random crops.
+        """
         begin, size = self._window(tf.shape(image), number)
         return tf.slice(image, begin, size)
 
     def _decoded_window(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return the window of an encoded image. For a JPEG, only the window is decoded."""
+        """Decode an image and crop it to its window. For a JPEG, only the window is decoded.
+
+        Args:
+            encoded: Content of an image file.
+            number: Position of the image in the order of reading, the seed of random crops.
+        """
 
         def jpeg() -> tf.Tensor:
             begin, size = self._window(tf.io.extract_jpeg_shape(encoded), number)
@@ -179,6 +194,10 @@ class ImagePipeline:
 
         Without augmentation, the window is the center of the image. With augmentation, it is random
         as in Inception's training (Szegedy et al., CVPR 2015, section 6).
+
+        Args:
+            shape: Height, width and channels of the image.
+            number: Position of the image in the order of reading, the seed of random windows.
         """
         if not self._data["augment"]:
             fractions = (_CENTER_FRACTION, _CENTER_FRACTION, 1.0)
@@ -196,7 +215,13 @@ class ImagePipeline:
         return begin, size
 
     def _finished(self, number: tf.Tensor, record: Any) -> tuple[tf.Tensor, ...]:
-        """Return a cropped, resized and normalized image, and its label."""
+        """Return a cropped, resized and normalized image, and its label.
+
+        Args:
+            number: Position of the image in the order of reading.
+            record: An element of the dataset that `_records` returns, or (decoded image, label) if
+                decoded images are cached.
+        """
         if self._data["cache"] == "decoded":
             image = self._cropped(record[0], number)
             label = record[1]
@@ -254,7 +279,7 @@ _PORTRAIT_FRACTION = 0.25
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
-    """Return the TFRecord files of a set of generated images, and generate the set if needed.
+    """Return TFRecord files of generated images; generate the images if the files do not exist.
 
     One process generates the set; other processes wait for it.
 
@@ -287,7 +312,15 @@ def _cache_folder() -> Path:
 
 
 def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
-    """Return periodic noise (fields, size, size) with variance 1 and amplitudes ~ 1 / frequency."""
+    """Return fields of periodic noise whose amplitudes are proportional to 1 / frequency.
+
+    Args:
+        generator: Source of random numbers.
+        size: Width and height of a field in pixels.
+
+    Returns:
+        An array (fields, size, size) of `_FIELDS` fields, each with variance 1.
+    """
     vertical = np.fft.fftfreq(size)[:, None]
     horizontal = np.fft.rfftfreq(size)[None, :]
     frequency = np.maximum(np.hypot(vertical, horizontal), 1 / size)
@@ -302,6 +335,12 @@ def _image(
     """Return a random image (height, width, 3) as uint8.
 
     Light, red and blue are fields of noise, each with a random shift.
+
+    Args:
+        generator: Source of random numbers.
+        fields: Fields of noise (fields, size, size), as `_noise` returns them.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
     """
 
     def shifted_field() -> np.ndarray:
@@ -324,6 +363,12 @@ def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
 
     Sizes vary by up to a fifth around `width` x `height`. A quarter of the images are in portrait
     format.
+
+    Args:
+        folder: The folder, which must exist.
+        examples: Number of images.
+        width: Mean width of an image in pixels, in landscape format.
+        height: Mean height of an image in pixels, in landscape format.
     """
     generator = np.random.default_rng(_VERSION)
     files = min(_FILES, examples)
