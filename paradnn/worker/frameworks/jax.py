@@ -141,17 +141,17 @@ class Jax(Framework):
 
 
 class JaxStep(Step):
-    """A compiled step and the state that it passes from call to call.
+    """A compiled step and its state: the variables that it passes from call to call.
 
     The state is committed to `device`. Otherwise the first step would be a separate program, and
     the second step would be compiled again.
 
     Args:
         workload: The model and its loss.
-        optimizer: The optimizer; None for inference.
-        inputs: Inputs of the batch, on the device.
-        targets: Targets of the batch, on the device.
-        device: A device, or a sharding over several devices.
+        optimizer: The Keras optimizer; None for inference.
+        inputs: Input arrays of the batch, on the device.
+        targets: Target arrays of the batch, on the device.
+        device: The device of the state, or its sharding over several devices.
         eager: Whether each operation runs separately (`jax.disable_jit`).
         outputs: Sharding of all values that the compiled step returns; None if XLA may choose it.
     """
@@ -214,7 +214,7 @@ class JaxStep(Step):
     def advance(self) -> Any:
         """Run one inference step and return its outputs.
 
-        If the model carries variables from step to step, the step updates them.
+        If the model passes variables, such as a cache, from step to step, the step updates them.
         """
         if not self._carrying:
             return self.function(*self._state, *self._constants)
@@ -291,10 +291,11 @@ class JaxStep(Step):
 
 
 def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return a training step as a function.
+    """Return a training step as a function without side effects.
 
-    Its arguments are weights, other variables, optimizer variables, inputs and targets. It returns
-    the updated variables, in the order of the arguments, and the loss.
+    The arguments of the returned function are weights, other variables of the model, variables of
+    the optimizer, inputs and targets. It returns the updated variables, in the order of the
+    arguments, and the loss.
     """
     model = workload.model
 
@@ -317,10 +318,12 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
 
 
 def _inference_step(workload: BuiltModel, *, carrying: bool = False) -> Any:
-    """Return the forward pass as a function of weights, other variables and inputs.
+    """Return the forward pass as a function of weights, other variables of the model, and inputs.
 
-    The function returns the outputs. If `carrying` is true, it also returns the updated other
-    variables.
+    Args:
+        workload: The model.
+        carrying: Whether the returned function also returns the updated other variables, in
+            addition to the outputs.
     """
     model = workload.model
 
@@ -353,7 +356,11 @@ _AXIS = "batch"
 
 
 class DistributedJax(Jax):
-    """JAX with the batch of a step sharded over several devices of one process."""
+    """JAX with the batch of a step sharded over several devices of one process.
+
+    Args:
+        layout: The devices, with their threads and cores.
+    """
 
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
@@ -412,13 +419,18 @@ class DistributedJax(Jax):
         """Divide the examples of an array among the devices, and return the distributed array.
 
         Args:
-            array: (batch_size, ...).
+            array: Inputs or targets of the whole batch (batch_size, ...).
             sharding: Sharding that divides the first axis.
         """
         return jax.device_put(array, sharding)
 
     def _replicate(self, value: Any, sharding: Any) -> Any:
-        """Copy a value to every device, and return the replicated value."""
+        """Copy a value to every device, and return the replicated value.
+
+        Args:
+            value: An array.
+            sharding: Sharding that puts a copy on each device.
+        """
         return jax.device_put(value, sharding)
 
 
@@ -454,7 +466,11 @@ class _DividedWeights(keras.distribution.ModelParallel):  # type: ignore[misc]
 
 
 class ModelParallelJax(DistributedJax):
-    """JAX with the weights of the model sharded over several devices of one process."""
+    """JAX with the weights of the model sharded over several devices of one process.
+
+    Args:
+        layout: The devices, with their threads and cores.
+    """
 
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__(layout)
@@ -491,9 +507,9 @@ class ModelParallelStep(JaxStep):
 
     Args:
         workload: The model and its loss.
-        optimizer: The optimizer; None for inference.
-        inputs: Inputs of the batch, on every device.
-        targets: Targets of the batch, on every device.
+        optimizer: The Keras optimizer; None for inference.
+        inputs: Input arrays of the batch, on every device.
+        targets: Target arrays of the batch, on every device.
         **placement: The arguments `device` and `eager` of JaxStep. `device` must be the sharding
             that puts a copy on each device.
 
@@ -543,7 +559,11 @@ _HEARTBEAT_SECONDS = 30
 
 
 class GroupedJax(DistributedJax):
-    """JAX with one process per host, whose devices form one mesh."""
+    """JAX with one process per host. The devices of all processes form one mesh.
+
+    Args:
+        member: Rank, addresses and devices of this process.
+    """
 
     def __init__(self, member: Member) -> None:
         super().__init__(member.layout)

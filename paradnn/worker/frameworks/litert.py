@@ -1,7 +1,7 @@
 """LiteRT (TensorFlow Lite): its interpreter runs a FlatBuffer of built-in operations.
 
 Models are converted without TensorFlow's own operations (Flex), which need TensorFlow at run time.
-A model that needs these operations is unavailable.
+For a model that needs these operations, UnavailableError is raised.
 """
 
 from __future__ import annotations

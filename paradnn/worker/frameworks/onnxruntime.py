@@ -85,13 +85,14 @@ class OnnxRuntime(Engine):
 
 
 def read_profile(file: Path, artifact: bytes = b"") -> Trace:
-    """Return the trace of all runs except the first.
+    """Read ONNX Runtime's trace, and return the operations of all runs except the first.
 
     Operations within a loop have separate events, in addition to the event of the loop.
 
     Args:
         file: ONNX Runtime's trace (JSON in Chrome's trace format, in microseconds).
-        artifact: The ONNX model that ran. It states properties of operations that the trace omits.
+        artifact: The ONNX model that ran, serialized. It states properties of operations that the
+            trace omits.
     """
     events = json.loads(file.read_bytes())
     details = operation_details(artifact)
@@ -121,10 +122,15 @@ def read_profile(file: Path, artifact: bytes = b"") -> Trace:
 
 
 def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
-    """Return the details of a model's operations by their names in ONNX Runtime's traces.
+    """Return properties of a model's operations that ONNX Runtime's traces omit.
 
-    The result is empty if the package onnx is not installed. A machine that only runs converted
-    models does not need onnx.
+    Args:
+        artifact: The ONNX model, serialized.
+
+    Returns:
+        Einsum equations and weight shapes of convolutions, by the name of the operation in a trace.
+        Empty if the package onnx is not installed, since a machine that only runs converted models
+        does not need onnx.
     """
     try:
         import onnx
@@ -147,13 +153,17 @@ def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
 def _blocked_convolutions(
     nodes: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, OperationDetails]:
-    """Return the details of convolutions in ONNX Runtime's blocked layout, by name in a trace.
+    """Return weight shapes of convolutions in ONNX Runtime's blocked layout, by name in a trace.
 
     The layout pads channels to a multiple of 8 or 16. In a trace, the name of such a convolution is
     the name of its output with the suffix "_nchwc". If following operations are fused with the
     convolution, it is the output of the last fused operation. The model does not show the fusions,
     so all possible names are returned. Names that two convolutions with different weights may have
     are excluded.
+
+    Args:
+        nodes: The nodes of the model's graph.
+        shapes: The shape of each constant of the graph by name.
     """
     consumers: dict[str, list[Any]] = {}
     for node in nodes:
@@ -178,7 +188,7 @@ def _blocked_convolutions(
 
 
 def _listed(shapes: Sequence[Shape]) -> str:
-    """Return dimensions as text, such as "8x256, 256x10"; a scalar is "1"."""
+    """Return dimensions of several tensors as text, such as "8x256, 256x10"; a scalar is "1"."""
     return ", ".join("x".join(map(str, shape.dimensions)) or "1" for shape in shapes)
 
 
@@ -197,9 +207,9 @@ def quantize(model: Any, source: Source, precision: str) -> bytes:
     int8_dynamic has 8-bit weights. int8 also has 8-bit activations, in QDQ format.
 
     Args:
-        model: The ONNX model.
-        source: Supplies the batches for the calibration of int8.
-        precision: int8_dynamic or int8.
+        model: The ONNX model in float32, as `onnx.ModelProto`.
+        source: Supplies the input batches for the calibration of int8.
+        precision: "int8_dynamic" or "int8".
 
     Returns:
         The quantized model, serialized.

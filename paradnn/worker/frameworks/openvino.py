@@ -84,6 +84,10 @@ class _ProfiledRequest:
     microseconds. The times of the first run, which also prepares the model, are subtracted.
     OpenVINO does not report when an operation begins. In the trace, the operations of a step follow
     each other without gaps, because OpenVINO runs them sequentially.
+
+    Args:
+        request: An `openvino.InferRequest` of a model that was compiled with PERF_COUNT.
+        costs: The cost of each operation by its name.
     """
 
     def __init__(self, request: Any, costs: Mapping[str, Cost]) -> None:
@@ -130,13 +134,14 @@ class _ProfiledRequest:
 
 
 def operation_costs(model: Any, compiled: Any) -> dict[str, Cost]:
-    """Return the cost of each operation of a compiled model by the operation's name.
+    """Return FLOPs and bytes of each operation of a compiled model by the operation's name.
 
-    The product FLOPs of a fused operation are the sum over the operations that it fuses.
+    For a fused operation, the FLOPs of matrix products and convolutions are the sum over the
+    operations that it fuses.
 
     Args:
-        model: The model before compilation.
-        compiled: The compiled model as `get_runtime_model()` returns it.
+        model: The `openvino.Model` before compilation.
+        compiled: The compiled model as an `openvino.Model` (`get_runtime_model()`).
     """
     original = {
         operation.get_friendly_name(): _cost(operation, operation.get_type_name())
@@ -178,7 +183,7 @@ def _shape(port: Any) -> Shape:
 
 
 def _type_name(port: Any) -> str:
-    """Return NumPy's name of the element type, such as float32 for f32."""
+    """Return NumPy's name of the element type of an input or output, such as float32 for f32."""
     name: str = port.get_element_type().get_type_name()
     prefix = name.rstrip("0123456789")
     return f"{_TYPE_PREFIXES.get(prefix, prefix)}{name.removeprefix(prefix)}"

@@ -161,15 +161,16 @@ class TensorFlow(Framework):
 
 
 class TensorFlowStep(Step):
-    """Calls a function on a batch that stays on the device.
+    """A step that calls a function on a batch that stays on the device.
 
     Args:
-        function: The timed function.
+        function: The timed function of the arrays of the batch. In training, it returns the loss.
         arguments: The arrays of the batch, as a flat tuple, because passing nested arguments takes
             longer.
-        point: The point, in the format of a request to a worker.
+        point: The configuration to measure, with the keys `mode` and `compile`.
         variables: Variables of the model, then of the optimizer; empty in inference.
-        forward: The forward pass as a function of the inputs; None if `outputs` is not needed.
+        forward: The forward pass as a function of the input arrays; None if the method `outputs` is
+            not needed.
     """
 
     def __init__(
@@ -246,7 +247,14 @@ class TensorFlowStep(Step):
 
 
 def _kind_of(platform: Mapping[str, Any]) -> str:
-    """Return TensorFlow's name for the type of the platform's devices."""
+    """Return TensorFlow's name for the kind of device, "CPU" or "GPU".
+
+    Args:
+        platform: The `platform` settings of a configuration.
+
+    Raises:
+        UnavailableError: If the kind is "tpu".
+    """
     if platform["name"] == "tpu":
         raise UnavailableError("ParaDnn runs TensorFlow only on CPUs and GPUs: set framework=jax")
     return str(platform["name"]).upper()
@@ -280,6 +288,12 @@ def _profiler(folder: Path) -> Iterator[None]:
     """Return a context in which TensorFlow's profiler runs, without Python events.
 
     Python events would be most of the trace and cause most of the slowdown.
+
+    Args:
+        folder: The folder into which the profiler writes.
+
+    Raises:
+        UnavailableError: If the profiler cannot start.
     """
     levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     try:
@@ -311,11 +325,14 @@ def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
 
 
 def wait_for(output: Any) -> Any:
-    """Wait for the device, and return the first tensor of `output` as a NumPy value.
+    """Wait for the device, and return the first tensor of a function's output as a NumPy value.
 
     Reading a tensor waits for all work in the stream of its device. To keep the copy small, the
     first output of a compiled function is a scalar. On a CPU this is unnecessary, because tensors
     are read in place. Indexing the tensor here instead would take longer than many steps.
+
+    Args:
+        output: A tensor, or a tuple that begins with a tensor.
     """
     first = output[0] if isinstance(output, tuple) else output
     try:
@@ -331,11 +348,13 @@ def _training_step(
     dense: bool,
     devices: int = 1,
 ) -> Any:
-    """Return a function of a batch that updates the variables and returns the loss.
+    """Return a training step as a function that updates the variables and returns the loss.
+
+    The arguments of the returned function are the input tensors, then the target tensors.
 
     Args:
         workload: The model and its loss.
-        optimizer: Applies the gradients.
+        optimizer: The Keras optimizer, which applies the gradients.
         dense: Whether to convert the gradients of embeddings to whole matrices. Otherwise they are
             slices, which Keras' optimizers add with an operation that XLA cannot compile.
         devices: Number of devices that run the function, each on its shard of the batch.
@@ -362,11 +381,14 @@ def _training_step(
 
 
 def inference_step(workload: BuiltModel, *, number: bool) -> Any:
-    """Return the forward pass as a function of the inputs that returns a tuple of all outputs.
+    """Return the forward pass as a function of the input tensors.
+
+    The returned function returns a tuple of all outputs.
 
     Args:
         workload: The model.
-        number: Whether to return one element of the first output, a scalar, before the outputs.
+        number: Whether the tuple begins with an additional scalar, one element of the first output.
+            Reading the scalar waits for the device without copying a whole output.
     """
     model = workload.model
 
@@ -392,7 +414,11 @@ FRAMEWORK = TensorFlow
 
 
 class DistributedTensorFlow(TensorFlow):
-    """TensorFlow on several devices of one process, under a MirroredStrategy."""
+    """TensorFlow on several devices of one process, under a MirroredStrategy.
+
+    Args:
+        layout: The devices, with their threads and cores.
+    """
 
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
@@ -455,7 +481,11 @@ class DistributedTensorFlow(TensorFlow):
         return _distributed_step(self._strategy, replica, arguments, point)
 
     def _place(self, array: Any) -> Any:
-        """Place the shards of `array` (batch_size, ...) on the devices of their replicas."""
+        """Divide an array of a batch among the devices, and return the distributed array.
+
+        Args:
+            array: Inputs or targets of the whole batch (batch_size, ...).
+        """
         shards = np.split(array, self._layout.devices)
 
         def shard(context: Any) -> tf.Tensor:
@@ -467,7 +497,11 @@ class DistributedTensorFlow(TensorFlow):
 
 
 class _DistributedStep(TensorFlowStep):
-    """A step that returns one output per replica."""
+    """A step of several replicas of the model, each on its own device and shard of the batch.
+
+    Attributes:
+        strategy: The distribution strategy of tf.distribute under which the replicas run.
+    """
 
     strategy: Any
 
@@ -498,7 +532,7 @@ def _distributed_step(
         strategy: Distribution strategy of tf.distribute.
         replica: Function that each device runs on its shard of the batch.
         arguments: Arrays of the batch, divided among the devices.
-        point: The point, in the format of a request to a worker.
+        point: The configuration to measure, with the keys `mode` and `compile`.
     """
 
     def step(*shares: Any) -> Any:
@@ -515,7 +549,11 @@ def _distributed_step(
 
 
 class GroupedTensorFlow(TensorFlow):
-    """TensorFlow with one process per device, under a MultiWorkerMirroredStrategy."""
+    """TensorFlow with one process per device, under a MultiWorkerMirroredStrategy.
+
+    Args:
+        member: Rank, addresses and device of this process.
+    """
 
     def __init__(self, member: Member) -> None:
         super().__init__()
@@ -562,7 +600,11 @@ class GroupedTensorFlow(TensorFlow):
         return _distributed_step(self._strategy, replica, arguments, point)
 
     def _place(self, array: Any) -> Any:
-        """Place this process's share of a batch on its device."""
+        """Place an array on the device of this process, and return it as a distributed array.
+
+        Args:
+            array: This process's share of the inputs or targets of a batch.
+        """
         return self._strategy.experimental_distribute_values_from_function(
             lambda _: tf.identity(tf.constant(array))
         )

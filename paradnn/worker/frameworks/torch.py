@@ -134,15 +134,26 @@ class Torch(Framework):
         return step
 
     def _training_callable(self, model: Any) -> Any:
-        """Return the callable that computes the outputs of `model` in a training step."""
+        """Return the callable that replaces `model` in a training step.
+
+        A subclass returns a wrapper that exchanges gradients with other processes.
+        """
         return model
 
     def _uncompiled_run(
         self, workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any]
     ) -> Callable[[], object] | None:
-        """Return a function that runs the products of one step, so that they can be counted.
+        """Return a function that computes one training step uncompiled, to count its products.
 
-        Returns None if the step itself can run for that purpose.
+        The products are matrix products and convolutions.
+
+        Args:
+            workload: The model and its loss.
+            inputs: Input tensors of the batch.
+            targets: Target tensors of the batch.
+
+        Returns:
+            The function; None if the step itself can run for that purpose.
         """
         return None
 
@@ -203,15 +214,18 @@ class Torch(Framework):
 
 
 class _Step(Step):
-    """Calls a function on a batch that stays on the device. `feed` overwrites the batch in place.
+    """A step that calls a function on a batch that stays on the device.
+
+    `feed` overwrites the batch in place.
 
     Args:
-        function: The timed function.
-        batches: The tensors of the inputs and of the targets.
+        function: The timed function of the inputs. In training, it returns the loss.
+        batches: The input tensors, and the target tensors.
         device: The device of the tensors.
-        point: The point, in the format of a request to a worker.
+        point: The configuration to measure, as nested mappings of plain values.
         variables: Variables of the model, then of the optimizer; empty in inference.
-        forward: The forward pass as a function of the inputs.
+        forward: The forward pass as a function of the inputs; None if the method `outputs` is not
+            needed.
     """
 
     def __init__(
@@ -232,7 +246,8 @@ class _Step(Step):
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
         self._training = point["mode"] == "train"
         self._compiled = point["compile"] != "eager"
-        #: Runs the products of one step, so that `products` can count them; None to run a step.
+        #: Computes one step uncompiled, so that `products` can count its matrix products. None to
+        #: run the step itself.
         self.uncompiled_run: Callable[[], object] | None = None
         #: Whether the FLOPs must be counted, because the model has no analytic FLOP count.
         self._needs_counting = "model" in point and make_model(point["model"]).is_counted
@@ -307,16 +322,16 @@ class _Step(Step):
 
 
 def _is_partly_compiled() -> bool:
-    """Return whether torch.compile left code of this process uncompiled or compiled it again."""
+    """Return whether torch.compile left code of this process uncompiled, or recompiled code."""
     frames = dynamo.counters["frames"]
     is_repeated = any(entry.recompile_reason for entry in dynamo.get_compilation_metrics())
     return frames["ok"] < frames["total"] or bool(dynamo.counters["graph_break"]) or is_repeated
 
 
 def _in_parentheses(reason: str) -> str:
-    """Return the first line of a reason, such as " (data-dependent branch)"; "" if it is empty.
+    """Return the first line of a reason in parentheses, such as " (data-dependent branch)".
 
-    The other lines of a reason only give advice.
+    The other lines of a reason only give advice. The result is empty if the reason is empty.
     """
     lines = reason.strip().splitlines()
     if not lines:
@@ -325,7 +340,13 @@ def _in_parentheses(reason: str) -> str:
 
 
 def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
-    """Wrap the function in torch.compile with the given mode.
+    """Wrap a function in torch.compile.
+
+    Args:
+        function: The function to compile.
+        compile: The compile mode of the configuration: "graph" or "xla".
+        device: The device on which the function runs.
+        mode: The argument `mode` of torch.compile, such as "default".
 
     Raises:
         UnavailableError: If `compile` is xla, or a compiler that the device needs is missing.
@@ -377,7 +398,11 @@ FRAMEWORK = Torch
 
 
 class GroupedTorch(Torch):
-    """PyTorch with one process per device, under DistributedDataParallel."""
+    """PyTorch with one process per device, under DistributedDataParallel.
+
+    Args:
+        member: Rank, addresses and device of this process.
+    """
 
     def __init__(self, member: Member) -> None:
         super().__init__()

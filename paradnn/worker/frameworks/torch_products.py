@@ -65,7 +65,12 @@ def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
 
 
 def _packed_product(values: torch.Tensor, *_: Any, result: torch.Tensor) -> float:
-    """Return the FLOPs of a product with a packed weight, whose layout hides its shape."""
+    """Return the FLOPs of a product with a packed weight, whose layout hides its shape.
+
+    Args:
+        values: The left operand (..., inner).
+        result: The result of the product.
+    """
     return float(2.0 * result.numel() * values.shape[-1])
 
 
@@ -110,7 +115,15 @@ def _output_positions(
     paddings: Sequence[int],
     dilations: Sequence[int],
 ) -> int:
-    """Return the number of examples times the number of output positions of a convolution."""
+    """Return the number of examples times the number of output positions of a convolution.
+
+    Args:
+        inputs: Images (examples, channels, *sizes).
+        weight: Weight (outputs, inputs / groups, *kernel).
+        strides: Strides per spatial axis, or one for all axes.
+        paddings: Padding on each side, per spatial axis or for all axes.
+        dilations: Dilations per spatial axis, or one for all axes.
+    """
     axes = len(weight.shape) - 2
     settings = [list(values) * (axes // len(values)) for values in (strides, paddings, dilations)]
     positions = inputs.shape[0]
@@ -174,9 +187,9 @@ def _multi_head_attention(
     output_weight: torch.Tensor,
     *_: Any,
 ) -> float:
-    """Return the FLOPs of the projections and the attention of a multi-head layer.
+    """Return the FLOPs of _native_multi_head_attention: projections and attention.
 
-    Tensors have the shape (batch, tokens, width).
+    Query, key and value have the shape (batch, tokens, width).
     """
     projections = 2.0 * width * width * (query.numel() + key.numel() + value.numel()) / width
     mixing = 2.0 * 2.0 * query.numel() * key.shape[-2]
@@ -200,7 +213,13 @@ def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) 
 
 
 def _packets(formula: Callable[..., float], namespace: Any, *names: str) -> dict[Any, Any]:
-    """Return a dictionary that maps each named operator of this PyTorch version to the formula."""
+    """Return a dictionary that maps operators to a formula, without those that PyTorch lacks.
+
+    Args:
+        formula: The function that returns the FLOPs of each of the operators.
+        namespace: A namespace of `torch.ops`.
+        *names: Names of operators. Names that this PyTorch version lacks are ignored.
+    """
     return {getattr(namespace, name): formula for name in names if hasattr(namespace, name)}
 
 
@@ -248,21 +267,25 @@ _COMPOUND = (
 
 
 def _operator(function: Any) -> Any:
-    """Return the operator (overload packet) of an overload; return other functions unchanged."""
+    """Return the operator (overload packet) of an operator overload, or else `function` itself."""
     return getattr(function, "_overloadpacket", function)
 
 
 def is_product(function: Any) -> bool:
-    """Return whether the FLOPs of a call of `function` are known."""
+    """Return whether `function` computes matrix products or convolutions with a known FLOP count.
+
+    Args:
+        function: An operator of PyTorch, an overload of an operator, or any other function.
+    """
     operator = _operator(function)
     return operator in _FORMULAS or operator in _PACKED or operator in flop_registry
 
 
 def product_cost(function: Any, args: Any, kwargs: Any, result: Any) -> Cost:
-    """Return the cost of one call of an operator for which `is_product` is true.
+    """Return FLOPs and operand sizes of one call of an operator for which `is_product` is true.
 
     Args:
-        function: The overload that was called.
+        function: The operator or operator overload that was called.
         args: Positional arguments of the call; tensors may be fake tensors.
         kwargs: Keyword arguments of the call.
         result: The result of the call.
@@ -293,13 +316,13 @@ def product_cost(function: Any, args: Any, kwargs: Any, result: Any) -> Cost:
 
 
 class ProductCounter(TorchDispatchMode):  # type: ignore[misc]
-    """Collects the costs of matrix products and convolutions.
+    """PyTorch dispatch mode that collects FLOPs and sizes of matrix products and convolutions.
 
     It counts the products that run while this mode is active. `GraphProducts` adds the products of
     compiled graphs.
 
     Attributes:
-        costs: The cost of each product.
+        costs: The cost of each product so far.
     """
 
     supports_higher_order_operators = True
@@ -338,11 +361,12 @@ products = ProductCounter()
 
 
 class GraphProducts(CustomGraphPass):  # type: ignore[misc]
-    """Counts the products of every graph that Inductor compiles, and leaves the graph unchanged.
+    """Inductor pass that counts the matrix products and convolutions of every compiled graph.
 
-    Inductor calls this pass with the body of a higher-order operator before the graph that contains
-    the operator. The products of a body count once per iteration of a `scan` or `map`, and once if
-    the number of iterations is unknown.
+    The pass adds the costs to `products.costs`, and leaves the graph unchanged. Inductor calls this
+    pass with the body of a higher-order operator before the graph that contains the operator. The
+    products of a body count once per iteration of a `scan` or `map`, and once if the number of
+    iterations is unknown.
     """
 
     def __init__(self) -> None:
@@ -388,7 +412,7 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
 
 
 def _iterations(node: Any) -> int:
-    """Return how often a higher-order operator runs its body; 1 if the number is unknown."""
+    """Return how often a higher-order operator, such as `scan`, runs its body; 1 if unknown."""
     # Position of the argument with the sequences over which the operator iterates.
     positions: Mapping[str, int] = {"scan": 2, "map_impl": 1}
     position = positions.get(node.target.__name__)

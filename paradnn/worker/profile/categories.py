@@ -157,8 +157,11 @@ def categorize(language: str, name: str) -> str:
     """Return the category of an operation.
 
     Args:
-        language: `tensorflow`, `torch`, `hlo`, `onnx` or `kernel`.
-        name: The name of the operation in that language.
+        language: Origin of the name: `tensorflow`, `torch`, `hlo` or `onnx` for an operation of
+            TensorFlow, PyTorch, XLA or ONNX; `kernel` for a kernel of a device whose operation is
+            unknown.
+        name: The name of the type of operation, such as "MatMul" in TensorFlow, or the name of the
+            kernel in lower case.
 
     Returns:
         One of `matmul`, `convolution`, `elementwise`, `reduction`, `data movement`,

@@ -1,4 +1,4 @@
-"""Costs of the instructions of a compiled program, from its HLO.
+"""FLOPs and bytes of the instructions of a program that XLA compiled, from its HLO.
 
 The FLOPs of a fusion are the sum over its instructions. Its bytes are those of its inputs and
 outputs, since intermediate values stay in registers. The bytes of a fusion that reads or updates
@@ -55,10 +55,10 @@ _FUSION_KINDS = ("convolution", "dot", "reduce-window", "reduce", "scatter", "ga
 
 
 class HloCosts:
-    """Costs of the instructions of compiled modules.
+    """FLOPs and bytes of the instructions of programs that XLA compiled.
 
     Args:
-        modules: The programs, as HloModuleProto with unique names.
+        modules: The programs, as protocol buffers of the type HloModuleProto with unique names.
     """
 
     def __init__(self, modules: Sequence[Any]) -> None:
@@ -80,8 +80,8 @@ class HloCosts:
         """Return the cost of one execution of an instruction.
 
         Args:
-            name: The name of the instruction.
-            module: The name of its module.
+            name: The name of the instruction, such as "fusion.3".
+            module: The name of the program (HLO module) that contains it.
 
         Returns:
             The cost; its kind is "unknown" if the modules do not contain the instruction.
@@ -116,7 +116,12 @@ class HloCosts:
 
 
 def _fusion_cost(parts: Sequence[Cost], shapes: Sequence[Shape]) -> Cost:
-    """Return the cost of a fusion of `parts` with inputs and outputs of these shapes."""
+    """Return the cost of a fusion: several instructions that XLA compiles to one kernel.
+
+    Args:
+        parts: The costs of the instructions.
+        shapes: The shapes of all inputs and outputs of the fusion.
+    """
     kinds = {cost.kind for cost in parts}
     flops = sum(cost.flops or 0.0 for cost in parts)
     moved = None if _SLICES & kinds else float(total_bytes(shapes))
@@ -136,7 +141,12 @@ def _fusion_cost(parts: Sequence[Cost], shapes: Sequence[Shape]) -> Cost:
 
 
 def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
-    """Return the cost of an instruction other than a fusion."""
+    """Return the cost of an instruction other than a fusion.
+
+    Args:
+        instruction: The instruction, as a protocol buffer of the type HloInstructionProto.
+        by_id: All instructions of the same computation by their ids.
+    """
     opcode = instruction.opcode
     target = instruction.custom_call_target
     inputs = _operands(instruction, by_id)
@@ -171,7 +181,14 @@ def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
 def _product_flops(
     operation: str, instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> float | None:
-    """Return the FLOPs of a matrix product or convolution; None if shapes do not determine them."""
+    """Return the FLOPs of a matrix product or convolution; None if shapes do not determine them.
+
+    Args:
+        operation: "dot", "convolution" or "attention".
+        instruction: The instruction, as a protocol buffer of the type HloInstructionProto.
+        inputs: Shapes of the operands.
+        outputs: Shapes of the results.
+    """
     if not inputs or not outputs:
         return None
     if operation == "attention":
@@ -203,6 +220,11 @@ def _library_contraction(left: Shape, right: Shape, output: Shape) -> int:
     transposed. Let b be the number of matrices on the right. The left operand has b m k elements,
     the right b k n, the output b m n. Then left x right / output = b k^2. With b = 1, one matrix on
     the right multiplies all rows of the left.
+
+    Args:
+        left: Shape of the left operand.
+        right: Shape of the right operand.
+        output: Shape of the product.
     """
     if not output.elements:
         return 0
@@ -240,7 +262,7 @@ def _operands(instruction: Any, by_id: Mapping[int, Any]) -> list[Shape]:
 
 
 def _shapes(shape: Any) -> list[Shape]:
-    """Return the tensors of a shape, which may be a tuple of shapes."""
+    """Return the shapes of all tensors in `shape`, a ShapeProto that may be a tuple of shapes."""
     if shape.tuple_shapes:
         return [entry for part in shape.tuple_shapes for entry in _shapes(part)]
     return [Shape(_DTYPES.get(shape.element_type, "unknown"), tuple(shape.dimensions))]

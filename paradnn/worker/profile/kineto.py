@@ -1,4 +1,6 @@
-"""Read PyTorch's trace (Kineto's Chrome format): operations with times and costs.
+"""Read the trace of PyTorch's profiler: operations with times, FLOPs and bytes.
+
+The trace is a JSON file in Chrome's trace format, which PyTorch's library Kineto writes.
 
 On a CPU, the time of an operation excludes the operations that it calls. Matrix products and
 convolutions are the exception: their time includes their callees, which do the work. On a GPU, the
@@ -38,7 +40,13 @@ RawEvent = Mapping[str, Any]
 
 
 class _Operation(NamedTuple):
-    """Operation to which an event belongs: type, name in the table, and cost of one call."""
+    """Operation to which an event of the trace belongs.
+
+    Attributes:
+        kind: Type of the operation, such as "aten::mm".
+        name: Name of the operation in the table, which includes the input shapes.
+        cost: Cost of one call.
+    """
 
     kind: str
     name: str
@@ -46,10 +54,10 @@ class _Operation(NamedTuple):
 
 
 def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
-    """Return the trace that PyTorch's profiler wrote into `folder`.
+    """Read the trace that PyTorch's profiler wrote.
 
     Args:
-        folder: The folder into which the profiler wrote.
+        folder: The folder with the file `FILE`.
         on_device: Whether the steps ran on a GPU. If so, the trace must contain kernels.
 
     Raises:
@@ -84,7 +92,7 @@ def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
 
 
 def _window(events: Iterable[RawEvent]) -> RawEvent:
-    """Return the event that encloses the profiled steps.
+    """Return the event that encloses the profiled steps, an annotation with the name `WINDOW`.
 
     Raises:
         ValueError: If the trace has no such event.
@@ -96,7 +104,10 @@ def _window(events: Iterable[RawEvent]) -> RawEvent:
 
 
 class _Calls:
-    """The calls of operations in a trace.
+    """The calls of PyTorch operations on the host in a trace.
+
+    Args:
+        events: All events of the trace.
 
     Attributes:
         owners: The call to which kernels belong, by external id. If a matrix product or convolution
@@ -168,6 +179,10 @@ def _kernels(
     """Yield (stream, event, operation, whether it continues an execution) for each kernel.
 
     A kernel whose call is not in the trace counts as an operation with the kernel's name.
+
+    Args:
+        kernels: Events of kernels on the device.
+        owners: The call that launched a kernel, by external id (see `_Calls`).
     """
     begun: set[int] = set()
     for event in sorted(kernels, key=lambda entry: entry["ts"]):
@@ -190,7 +205,12 @@ def _kernel_operation(name: str) -> _Operation:
 
 
 def _operation(call: RawEvent, *, is_caller: bool = False) -> _Operation:
-    """Return the operation of a call. A caller has zero cost, since its callees do the work."""
+    """Return the operation of a call.
+
+    Args:
+        call: The event of the call.
+        is_caller: Whether nested calls do the work of this call. If so, its cost is zero.
+    """
     kind = call["name"].split(": ")[0]
     if kind.startswith(_REGION):
         name = "compiled region"
@@ -221,7 +241,11 @@ _FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
 
 
 def _largest_argument(arguments: Mapping[str, Any]) -> int:
-    """Return the number of elements of the largest argument."""
+    """Return the number of elements of the largest tensor, or list of tensors, of a call.
+
+    Args:
+        arguments: The `args` of the event.
+    """
     sizes = [
         sum(shape.elements for shape in shapes if shape.dimensions)
         for shapes in _tensors(arguments)
@@ -230,7 +254,14 @@ def _largest_argument(arguments: Mapping[str, Any]) -> int:
 
 
 def _label(kind: str, arguments: Mapping[str, Any]) -> str:
-    """Return the operation's name with its input shapes, so that each shape has a separate row."""
+    """Return an operation's name in the table, which includes the input shapes.
+
+    The name of a loop that torch.compile fused has no shapes.
+
+    Args:
+        kind: The type of the operation, such as "aten::mm".
+        arguments: The `args` of the event.
+    """
     if _FUSED.match(kind):
         return kind
     tensors = _tensors(arguments)
@@ -244,11 +275,12 @@ def _label(kind: str, arguments: Mapping[str, Any]) -> str:
 
 
 def aten_cost(kind: str, arguments: Mapping[str, Any]) -> Cost:
-    """Return the cost of one call of a PyTorch operation.
+    """Return FLOPs and bytes of one call of a PyTorch operation.
 
     Args:
-        kind: The operation, such as aten::mm.
-        arguments: The `args` of the event, with "Input Dims", "Input type", "Concrete Inputs".
+        kind: The type of the operation, such as "aten::mm".
+        arguments: The `args` of the call's event in the trace. "Input Dims", "Input type" and
+            "Concrete Inputs" have one entry per argument of the operation.
     """
     category = categorize("torch", kind)
     fused = _FUSED.match(kind)
@@ -283,6 +315,11 @@ def _embedding_bag_cost(kind: str, category: str, inputs: Sequence[Sequence[Shap
 
     The operations and their arguments are aten::_embedding_bag(table, indices, offsets, ...) and
     aten::_embedding_bag_dense_backward(gradient, indices, bag of each index, ...).
+
+    Args:
+        kind: The type of the operation.
+        category: The category of the operation.
+        inputs: Shapes of each argument; empty for an argument that is not a tensor.
     """
     if len(inputs) < 3 or not all(inputs[:3]):
         return Cost(kind, category)
@@ -332,6 +369,10 @@ def _attention_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
     the gradient, the output and the log-sum-exp of the scores, and writes three gradients. Tensors
     of operations named scaled_dot_product are (batch, heads, tokens, width), others are
     (batch, tokens, heads, width).
+
+    Args:
+        kind: The type of the operation.
+        inputs: Shapes of each argument; empty for an argument that is not a tensor.
     """
     backward = "backward" in kind
     operands = inputs[1:4] if backward else inputs[:3]
@@ -364,6 +405,10 @@ def _recurrent_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
     The operations and their arguments are aten::_cudnn_rnn and aten::miopen_rnn(input, list of
     weights, ...), and aten::mkldnn_rnn_layer(input, input weights, recurrent weights, biases, ...).
     The backward pass has two products for each product of the forward pass.
+
+    Args:
+        kind: The type of the operation.
+        inputs: Shapes of each argument; empty for an argument that is not a tensor.
     """
     if len(inputs) < 3 or not inputs[0]:
         return Cost(kind, "matmul")
@@ -382,6 +427,10 @@ def _convolution_flops(
 ) -> float | None:
     """Return the FLOPs of a convolution or of the gradients that its backward pass computes.
 
+    `kind` is the type of the operation, `arguments` are the `args` of the call's event, and
+    `inputs` are the shapes of each argument. The result is None if the shapes do not determine the
+    FLOPs.
+
     The arguments of aten::convolution are (input, weight, bias, stride, padding, dilation,
     transposed, output_padding, groups). The arguments of aten::convolution_backward are
     (grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
@@ -391,14 +440,14 @@ def _convolution_flops(
     """
     if kind == "aten::convolution_backward":
         gradient, image, weight = (shapes[0] for shapes in inputs[:3])
-        is_transposed = _flag(arguments, 7)
+        is_transposed = _parse_bool(arguments, 7)
         # The mask selects which of the gradients of input and weight are computed.
-        gradient_count = sum(_list(arguments, -1)[:2] or (1, 1))
+        gradient_count = sum(_parse_list(arguments, -1)[:2] or (1, 1))
         forward_output = image if is_transposed else gradient
         return gradient_count * product_flops(forward_output.dimensions, *weight.dimensions[1:])
     image = inputs[0][0]
     weight = inputs[1][0]
-    if "transpose" in kind or (kind.startswith("aten::") and _flag(arguments, 6)):
+    if "transpose" in kind or (kind.startswith("aten::") and _parse_bool(arguments, 6)):
         # Every input element is multiplied with all weights of its channel.
         return product_flops(image.dimensions, weight.elements // image.dimensions[1])
     sizes = _output_sizes(kind, arguments, image, weight)
@@ -415,7 +464,7 @@ def _output_sizes(
     spatial = len(weight.dimensions) - 2
     # In mkldnn::_convolution_pointwise, the padding precedes the stride.
     positions = (3, 4, 5) if kind.startswith("aten::") else (4, 3, 5)
-    settings = [_list(arguments, position) for position in positions]
+    settings = [_parse_list(arguments, position) for position in positions]
     if not all(len(values) in (1, spatial) for values in settings):
         return None
     # One value applies to all axes.
@@ -429,7 +478,11 @@ def _output_sizes(
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[list[Shape]]:
-    """Return one list of shapes per argument; it is empty if the argument is not a tensor."""
+    """Return one list of shapes per argument of a call; it is empty for other types than tensors.
+
+    Args:
+        arguments: The `args` of the call's event.
+    """
     tensors = []
     dimensions = arguments.get("Input Dims", ())
     kinds = arguments.get("Input type", ())
@@ -446,23 +499,34 @@ def _tensors(arguments: Mapping[str, Any]) -> list[list[Shape]]:
     return tensors
 
 
-def _concrete(arguments: Mapping[str, Any], position: int) -> str:
-    """Return the text that the profiler wrote for an argument; "" if the argument is absent."""
+def _argument_text(arguments: Mapping[str, Any], position: int) -> str:
+    """Return the text that the profiler wrote for an argument of a call; "" if there is none.
+
+    Args:
+        arguments: The `args` of the call's event.
+        position: The index of the argument; negative to count from the last.
+    """
     values = arguments.get("Concrete Inputs", ())
     if -len(values) <= position < len(values):
         return str(values[position])
     return ""
 
 
-def _list(arguments: Mapping[str, Any], position: int) -> list[int]:
-    """Return a list argument, written as "[1, 1]" or "[True, True, False]"; [] if it is no list."""
-    text = _concrete(arguments, position)
+def _parse_list(arguments: Mapping[str, Any], position: int) -> list[int]:
+    """Parse a list argument, written as "[1, 1]" or "[True, True, False]"; [] if it is no list.
+
+    The arguments are those of `_argument_text`.
+    """
+    text = _argument_text(arguments, position)
     if not text.startswith("["):
         return []
     values: list[int] = json.loads(text.lower())
     return values
 
 
-def _flag(arguments: Mapping[str, Any], position: int) -> bool:
-    """Return a boolean argument, written as "True", "False" or a number."""
-    return _concrete(arguments, position).lower() in ("true", "1")
+def _parse_bool(arguments: Mapping[str, Any], position: int) -> bool:
+    """Parse a boolean argument, written as "True", "False" or a number.
+
+    The arguments are those of `_argument_text`.
+    """
+    return _argument_text(arguments, position).lower() in ("true", "1")

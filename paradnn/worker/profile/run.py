@@ -1,6 +1,6 @@
 """Profile a few untimed steps after all measurements, and tabulate their operations.
 
-The first table has a row for each operation; the second has a row for each type of operation.
+The first table has a row for each operation. The second has a row for each type of operation.
 """
 
 import base64
@@ -40,17 +40,18 @@ def profile_steps(
     keep_trace: bool,
     seconds_left: float = math.inf,
 ) -> Profile | NoProfile:
-    """Return the profile of a step.
-
-    A failed profile must not discard the measurement of the point. Every failure therefore gives a
-    NoProfile with the reason instead of an exception.
+    """Run some steps under the framework's profiler, and return the time of each operation.
 
     Args:
         framework: The framework that runs the step.
-        step: The step.
-        step_seconds: Duration of the step without a profiler.
-        keep_trace: Whether the profile includes the trace file.
-        seconds_left: Seconds until the point's time limit.
+        step: The step, already compiled.
+        step_seconds: Seconds of a step without the profiler.
+        keep_trace: Whether the profile includes the profiler's trace file.
+        seconds_left: Seconds until the time limit of the measurement.
+
+    Returns:
+        The profile. A failure must not discard the measurement that precedes the profile. Instead
+        of raising an exception, this function returns a NoProfile with the reason.
     """
     min_steps = MIN_STEPS if step_seconds < LONG_STEP_SECONDS else 1
     steps = min(MAX_STEPS, max(min_steps, math.ceil(PROFILE_SECONDS / step_seconds)))
@@ -117,14 +118,17 @@ Row = dict[str, Any]
 def make_profile(
     trace: Trace, steps: int, slowdown: float, kernel_cost: Callable[[str, str], Cost]
 ) -> Profile:
-    """Return the profile of a trace, with rows in order of decreasing share, the remainder last.
+    """Return tables of the operations in a trace, with their times, FLOPs and bytes per step.
+
+    The rows are in order of decreasing share of the step time. The last row, the remainder, has the
+    time in which no known operation ran.
 
     Args:
-        trace: The trace.
+        trace: The operations that the profiler recorded.
         steps: Number of steps in the trace.
         slowdown: Step time under the profiler, divided by the step time without it.
-        kernel_cost: Returns the cost of a framework's operation by its name and type. It is called
-            for operations whose cost the trace does not state.
+        kernel_cost: Function that returns the cost of a framework's operation by its name and type.
+            It is called for operations whose cost the trace does not state.
     """
     usage, idle_seconds = attribute(trace.events, 0.0, trace.seconds)
     program_costs = HloCosts(trace.modules)
@@ -164,7 +168,15 @@ def make_profile(
 
 
 def _row(name: str, cost: Cost, used: Usage, steps: int, total_seconds: float) -> Row:
-    """Return the row of an operation. All values are per step."""
+    """Return the row of an operation in the table of operations. All values are per step.
+
+    Args:
+        name: The name of the operation.
+        cost: The cost of one execution.
+        used: Number of executions, and seconds, in all steps together.
+        steps: Number of steps in the trace.
+        total_seconds: Duration of all steps together.
+    """
     executions = used.count / steps
     return {
         "operation": name,
@@ -208,7 +220,12 @@ def _type_rows(rows: Iterable[Row]) -> list[Row]:
 def _table(rows: Iterable[Row], remainder: Row, columns: Sequence[str]) -> OperationTable:
     """Return a table of rows in order of decreasing share, followed by the remainder.
 
-    Adds the columns with rates, which are relative to the self time, to each row.
+    The columns with rates, which are relative to the self time, are added to each row.
+
+    Args:
+        rows: One row per operation or type of operation.
+        remainder: The row with the time in which no known operation ran.
+        columns: The names of the columns.
     """
     ordered = [*sorted(rows, key=lambda row: -row["share"]), remainder]
     for row in ordered:
@@ -219,7 +236,7 @@ def _table(rows: Iterable[Row], remainder: Row, columns: Sequence[str]) -> Opera
 
 
 def _ratio(row: Row, numerator: str, denominator: str) -> float | None:
-    """Return a ratio of two columns; None if a term is unknown or the denominator is 0."""
+    """Divide the values of two columns of a row; None if a value is unknown or the divisor is 0."""
     if row.get(numerator) is None or not row.get(denominator):
         return None
     ratio: float = row[numerator] / row[denominator]

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of an operation from its shapes.
+"""FLOPs and bytes of an operation, calculated from the shapes of its inputs and outputs.
 
 All frameworks' profiles share these rules, which follow the cost analyses of XLA and TensorFlow:
 
@@ -21,7 +21,12 @@ _BITS = re.compile(r"(?:float|int|complex)(\d+)")
 
 @dataclass(frozen=True)
 class Shape:
-    """The element type of a tensor, by name, and its dimensions."""
+    """Element type and dimensions of a tensor.
+
+    Attributes:
+        dtype: Name of the element type, such as "float32".
+        dimensions: Length of each axis; empty for a scalar.
+    """
 
     dtype: str
     dimensions: tuple[int, ...]
@@ -45,15 +50,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one execution of an operation.
+    """FLOPs and bytes of one execution of an operation.
 
     Attributes:
         kind: The framework's name for the type of operation.
-        category: The category of the operation (see `categorize`).
+        category: The category of the operation, such as "matmul" (see `categorize`).
         flops: All FLOPs; None if the shapes do not determine them.
         bytes: Bytes read and written; None if the shapes do not determine them.
         product_flops: The part of `flops` in matrix products and convolutions.
-        dtype: Element type of the operands of the products.
+        dtype: Element type of the operands of the products; None if unknown.
         operands: Number of elements of each operand, then of the result. Empty unless the operation
             is a single product.
     """
@@ -74,7 +79,7 @@ def plain_cost(
 
     Args:
         kind: The framework's name for the type of operation.
-        category: The category of the operation.
+        category: The category of the operation, such as "reduction" (see `categorize`).
         inputs: The shapes of the inputs; None for an unknown shape.
         outputs: The shapes of the outputs; empty if they are unknown.
     """
@@ -98,9 +103,13 @@ def plain_cost(
 
 
 def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
-    """Return the total FLOPs of all products, by the element type of their operands.
+    """Return the FLOPs of all matrix products and convolutions, by the type of their operands.
 
-    The type is "unknown" for products that do not state one.
+    Args:
+        costs: Costs of operations of any kind.
+
+    Returns:
+        Name of the element type -> FLOPs. The name is "unknown" for products without a type.
     """
     totals: dict[str, float] = {}
     for cost in costs:
@@ -111,7 +120,7 @@ def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
 
 
 def shares(flops: Mapping[str, float]) -> dict[str, float]:
-    """Return each value as a fraction of the sum of all; empty if the sum is 0."""
+    """Return each value as a fraction of the sum of all values; empty if the sum is 0."""
     total = sum(flops.values())
     if not total:
         return {}
@@ -119,7 +128,9 @@ def shares(flops: Mapping[str, float]) -> dict[str, float]:
 
 
 def product_flops(output: Sequence[int], *summed: int) -> float:
-    """Return the FLOPs of a product: 2 x elements of the output x terms of each sum.
+    """Return the FLOPs of a matrix product or a convolution.
+
+    The result is 2 x elements of the output x terms of the sum in each element.
 
     Args:
         output: Dimensions of the output.
@@ -133,14 +144,16 @@ def product_flops(output: Sequence[int], *summed: int) -> float:
 def attention_flops(
     query: Shape, keys: int, *, value_width: int | None = None, backward: bool = False
 ) -> float:
-    """Return the FLOPs of the matrix products of an attention operation.
+    """Return the FLOPs of the two matrix products of an attention operation, for all heads.
 
     The forward pass multiplies queries by keys, and attention weights by values. The backward pass
     has two products for each of these. Scores that a fused kernel recomputes count once. Scores
     that a causal mask hides are included.
 
     Args:
-        query: Shape of the queries of all heads; its last dimension is the width of a head.
+        query: Shape of the queries of the batch and of all heads. Its last dimension is the width
+        of
+            a head.
         keys: Number of keys that each query attends to.
         value_width: Width of a head's values; None if it equals the width of the queries.
         backward: Whether to count the backward pass instead of the forward pass.
@@ -156,7 +169,7 @@ def attention_flops(
 def spatial_pairs(
     outputs: int, size: int, stride: int, padding: int, dilation: int, base_dilation: int
 ) -> int:
-    """Return the number of multiplications along one dimension of a convolution.
+    """Return the number of multiplications along one spatial dimension of a convolution.
 
     Counts the pairs of an output and a kernel position whose input is a value, not a zero that
     base dilation inserts between the values. XLA computes the input gradient of a strided
@@ -166,7 +179,7 @@ def spatial_pairs(
         outputs: Length of the output.
         size: Length of the kernel.
         stride: Distance between the inputs of neighboring outputs.
-        padding: Positions before the first input.
+        padding: Number of padding positions before the first input.
         dilation: Distance between the inputs of neighboring kernel positions.
         base_dilation: Distance between neighboring values of the input.
     """

@@ -1,4 +1,4 @@
-"""Costs of TensorFlow's operations, from the traced graph.
+"""FLOPs and bytes of TensorFlow's operations, from the graph of a traced function.
 
 A trace names a kernel by its node ("scope/name:Type"), without shapes. The traced graph contains
 the shapes of every node, but the graph optimizer changes names:
@@ -65,10 +65,11 @@ _Scope = Mapping[str, _Node]
 
 
 class GraphCosts:
-    """Costs of the kernels of one traced function.
+    """FLOPs and bytes of the operations of one `tf.function`.
 
     Args:
-        graph: A GraphDef that was written with shapes.
+        graph: The graph of the traced function, a GraphDef with the shapes of all outputs
+            (`as_graph_def(add_shapes=True)`).
     """
 
     def __init__(self, graph: Any) -> None:
@@ -80,11 +81,15 @@ class GraphCosts:
         self._scopes = [self._main, *self._functions.values()]
 
     def cost(self, name: str, kind: str) -> Cost:
-        """Return the cost of a kernel.
+        """Return the cost of one execution of an operation in a profiler's trace.
 
         Args:
-            name: The name of the kernel's node in a trace.
-            kind: The type of the kernel in the trace.
+            name: The name of the operation in the trace: the name of its node in the optimized
+                graph.
+            kind: The type of the operation in the trace, such as "_FusedMatMul".
+
+        Returns:
+            The cost. If no node of the graph matches, it has only a type and a category.
         """
         operation = _KERNEL_AFFIXES.sub("", kind)
         category = categorize("tensorflow", operation)
@@ -108,11 +113,17 @@ class GraphCosts:
         ]
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
-        """Return the node of a kernel, and the scope that contains it.
+        """Return the nodes of the graph or function that contains an operation, and its own node.
 
         The name is the path through the inlined calls. If the path does not lead to a node, this
-        method searches all functions for the end of the name. It prefers a node of the kernel's
-        type.
+        method searches all functions for the end of the name. It prefers a node of the given type.
+
+        Args:
+            name: The name of the operation in a trace.
+            kind: The type of the operation.
+
+        Returns:
+            The nodes by name, and the node. If nothing matches, no nodes and None.
         """
         # Without the optimizer's prefix, the name of a rewritten node is its original name.
         names = [_REWRITTEN.sub("", name)]
@@ -127,7 +138,16 @@ class GraphCosts:
         return min(candidates, key=lambda pair: pair[1].kind != kind, default=({}, None))
 
     def _follow(self, scope: _Scope, path: str) -> tuple[_Scope, _Node] | None:
-        """Return the node at `path`: "call/name" or "loop/body/_12/name" leads into a function."""
+        """Return the node at a path through calls of functions, and the nodes next to it by name.
+
+        Args:
+            scope: The nodes of the graph or function in which the path begins, by name.
+            path: The path, such as "name", "call/name" or "loop/body/_12/name".
+
+        Returns:
+            The nodes of the graph or function that contains the node, and the node. None if the
+            path leads to no node.
+        """
         if path in scope:
             return scope, scope[path]
         for separator in re.finditer("/", path):
@@ -153,7 +173,7 @@ def _fused_product(scope: _Scope, node: _Node, kind: str) -> _Node | None:
     Returns None if the chain has no such product.
 
     Args:
-        scope: The nodes among which to search.
+        scope: The nodes among which to search, by name.
         node: The last, elementwise operation of the chain.
         kind: The operation type of the product.
     """
@@ -172,7 +192,13 @@ def _fused_product(scope: _Scope, node: _Node, kind: str) -> _Node | None:
 
 
 def _called_function(caller: _Node, branch: re.Match[str] | None) -> str:
-    """Return the name of the function that a node calls, or of the given branch; "" if unknown."""
+    """Return the name of the function that a node calls; "" if it calls none.
+
+    Args:
+        caller: The node, such as a call, a loop or a condition.
+        branch: Match of `_BRANCH` that names one of several functions, such as the body of a loop.
+            None for the only function of a call.
+    """
     attributes = caller.attributes
     if branch is not None and branch[2] is not None:
         branches = attributes["branches"].list.func if "branches" in attributes else ()
@@ -183,12 +209,12 @@ def _called_function(caller: _Node, branch: re.Match[str] | None) -> str:
 
 
 def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
-    """Return the cost of a node.
+    """Return the cost of one execution of a node.
 
     Args:
-        kind: The type of the kernel in the trace.
-        operation: The type of operation that the kernel computes.
-        scope: The nodes of the graph or function that contains `node`.
+        kind: The type of the operation in the trace, which may be a fused type.
+        operation: The type of the operation that determines the cost, without fusion.
+        scope: The nodes of the graph or function that contains `node`, by name.
         node: The node whose shapes determine the cost.
     """
     category = categorize("tensorflow", operation)
@@ -232,6 +258,12 @@ def _segment_cost(
 
     For each index, SparseSegmentSum(table, indices, segments) reads one row and performs one FLOP
     per element of the row.
+
+    Args:
+        kind: The type of the operation in the trace.
+        category: The category of the operation.
+        inputs: Shapes of the inputs; None for an unknown shape.
+        outputs: Shapes of the outputs; empty if they are unknown.
     """
     if len(inputs) < 2 or inputs[0] is None or inputs[1] is None:
         return Cost(kind, category)
@@ -247,7 +279,14 @@ def _segment_cost(
 def _matmul_flops(
     operation: str, node: _Node, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> float | None:
-    """Return the FLOPs of a matrix product; None if the shapes do not determine them."""
+    """Return the FLOPs of a matrix product; None if the shapes do not determine them.
+
+    Args:
+        operation: The type of the operation, such as "MatMul".
+        node: The node, whose attributes say which operand is transposed.
+        inputs: Shapes of the inputs; None for an unknown shape.
+        outputs: Shapes of the outputs; empty if they are unknown.
+    """
     if operation == "Einsum":
         return _einsum_flops(node, inputs)
     if not outputs or len(inputs) < 2:
@@ -279,6 +318,10 @@ def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
     If a label occurs in only one operand and not in the output, it is summed before the
     multiplication and does not count. The dimensions of an ellipsis are broadcast.
 
+    Args:
+        node: The node, whose attributes contain the equation.
+        inputs: Shapes of the operands; None for an unknown shape.
+
     Returns:
         The FLOPs; 0 if the Einsum has one operand, None if a shape is unknown.
     """
@@ -305,9 +348,13 @@ def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
 
 
 def _einsum_labels(operand: str, rank: int) -> list[str] | None:
-    """Return the label of each dimension; None if the rank does not match the operand's labels.
+    """Return the label of each dimension of an operand; None if their numbers do not match.
 
     The dimensions of an ellipsis have the labels ".1", ".2", ..., counted from the last dimension.
+
+    Args:
+        operand: The labels of one operand of an Einsum, such as "...ij".
+        rank: Number of dimensions of the operand.
     """
     before, ellipsis, after = operand.partition("...")
     broadcast = rank - len(before) - len(after)
@@ -324,6 +371,14 @@ def _convolution_flops(
     The gradients of the input and of the filter have the same number of multiplications as the
     forward pass: for each element of the forward output, one per filter position and input channel.
     TensorFlow computes a transposed convolution as the gradient of the input.
+
+    Args:
+        operation: The type of the operation, such as "Conv2DBackpropInput".
+        inputs: Shapes of the inputs; None for an unknown shape.
+        outputs: Shapes of the outputs; empty if they are unknown.
+
+    Returns:
+        The FLOPs; None if a shape is unknown.
     """
     if len(inputs) < 2 or not outputs:
         return None
@@ -338,7 +393,12 @@ def _convolution_flops(
 
 
 def _scope(nodes: Any, parameters: _Scope) -> dict[str, _Node]:
-    """Return the nodes of a graph or function by name, with the function's parameters added."""
+    """Return the nodes of a graph or function by name.
+
+    Args:
+        nodes: The nodes, as protocol buffers of the type NodeDef.
+        parameters: Nodes of the function's parameters, which are added; empty for a graph.
+    """
     keys = ("dtype", "DstT", "output_type", "out_type", "T", "Tparams", "element_dtype")
     scope = dict(parameters)
     for node in nodes:
@@ -353,7 +413,7 @@ def _scope(nodes: Any, parameters: _Scope) -> dict[str, _Node]:
 
 
 def _parameters(function: Any) -> dict[str, _Node]:
-    """Return a function's parameters as nodes, with the shapes in its argument attributes."""
+    """Return the parameters of a function (FunctionDef) as nodes by name, with their shapes."""
     parameters = {}
     for index, argument in enumerate(function.signature.input_arg):
         attributes: Any = {}
@@ -371,7 +431,15 @@ def _parameters(function: Any) -> dict[str, _Node]:
 
 
 def _dtype(attributes: Any, keys: Sequence[str]) -> str:
-    """Return the first element type that the attributes `keys` state; "unknown" if none does."""
+    """Return the element type in the first of several attributes of a node that state a type.
+
+    Args:
+        attributes: The attributes of the node by name.
+        keys: Names of attributes, in order of precedence.
+
+    Returns:
+        Name of the type, such as "float32"; "unknown" if no attribute states a type.
+    """
     for key in keys:
         if key in attributes and attributes[key].type:
             return str(tf.as_dtype(attributes[key].type).name)
@@ -379,7 +447,12 @@ def _dtype(attributes: Any, keys: Sequence[str]) -> str:
 
 
 def _outputs(attributes: Any, dtype: str) -> tuple[Shape | None, ...]:
-    """Return the shapes of a node's outputs; None for an output with an unknown dimension."""
+    """Return the shapes of a node's outputs; None for an output with an unknown dimension.
+
+    Args:
+        attributes: The attributes of the node by name.
+        dtype: Element type of the outputs.
+    """
     if "_output_shapes" not in attributes:
         return ()
     outputs: list[Shape | None] = []
@@ -391,9 +464,11 @@ def _outputs(attributes: Any, dtype: str) -> tuple[Shape | None, ...]:
 
 
 def _shape(scope: _Scope, reference: str) -> Shape | None:
-    """Return the shape that a reference names; None if it is unknown.
+    """Return the shape of a node's output; None if it is unknown.
 
-    References have the form "name", "name:1" (in a graph) or "name:output:1" (in a function).
+    Args:
+        scope: The nodes of the graph or function by name.
+        reference: Names the output: "name" or "name:1" in a graph, "name:output:1" in a function.
     """
     name, *rest = reference.split(":")
     outputs = scope[name].outputs if name in scope else ()

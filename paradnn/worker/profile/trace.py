@@ -1,4 +1,8 @@
-"""Read a trace in XSpace format: the operations with their times, and the compiled programs."""
+"""Read a profiler's trace in XSpace format: operations with their times, and compiled programs.
+
+TensorFlow and JAX write traces in this format. A trace has planes, one for the host and one for
+each device. A plane has lines, such as threads and streams, and a line has events.
+"""
 
 import math
 import re
@@ -25,8 +29,8 @@ class Event:
         track: Name of the track.
         name: Name of the operation.
         kind: Type of the operation.
-        start: Start time, in seconds.
-        end: End time, in seconds.
+        start: Start time, in seconds since the beginning of the profiled steps.
+        end: End time, in seconds since the beginning of the profiled steps.
         continues: Whether the event belongs to the same execution as the previous event.
     """
 
@@ -40,12 +44,13 @@ class Event:
 
 @dataclass
 class Usage:
-    """Usage of one operation within a window (see `attribute`).
+    """Number of executions and time of one operation in a period of a trace (see `attribute`).
 
     Attributes:
-        count: Number of executions that began in the window.
-        self_seconds: Self time: the duration without nested operations.
-        wall_seconds: The operation's share of the wall time.
+        count: Number of executions that began in the period.
+        self_seconds: Self time in seconds: the duration without nested operations.
+        wall_seconds: Wall time in seconds. If several operations run at an instant, it is divided
+            equally among them.
     """
 
     count: int = 0
@@ -56,10 +61,11 @@ class Usage:
 def attribute(
     events: Iterable[Event], start: float, end: float
 ) -> tuple[dict[OperationKey, Usage], float]:
-    """Divide the time of the window [start, end] among operations.
+    """Divide the time of a period, the window [start, end], among the operations that ran.
 
-    Tracks run in parallel, and an event may contain other events of its track. The self time of an
-    operation is its duration without the operations within it on the same track. To determine its
+    A track is a thread, or a stream of a device. Tracks run in parallel, and an event may contain
+    other events of its track. The self time of an operation is its duration without the operations
+    within it on the same track. To determine its
     wall time, each instant is divided equally among the operations that run at that instant. Wall
     times and the idle time sum to the length of the window.
 
@@ -100,10 +106,11 @@ def _divide_wall_time(
     start: float,
     end: float,
 ) -> float:
-    """Add up each operation's wall time in `usage`; return the seconds in which no operation ran.
+    """Add each operation's wall time to `usage`; return the seconds in which no operation ran.
 
     Args:
-        edges: Time, change of the number of running executions (1 or -1), and operation.
+        edges: Beginnings and ends of executions: time, change of the number of running executions
+            (1 or -1), and operation.
         usage: The usage of every operation, which is changed.
         start: Start of the window, in seconds.
         end: End of the window, in seconds.
@@ -151,16 +158,17 @@ WINDOW = "paradnn_steps"
 
 @dataclass
 class Trace:
-    """The profiled steps.
+    """The operations of the profiled steps, as a profiler recorded them.
 
     Attributes:
-        seconds: Duration of the steps.
+        seconds: Duration of all steps together.
         events: The operations that ran; time 0 is the beginning of the steps. Events whose kind
             begins with `COMPILED` are instructions of compiled programs, others are the framework's
             operations.
-        modules: The compiled programs (HLO modules).
-        stated_costs: Costs from the trace itself, by name and kind of the operation.
-        file: The trace file.
+        modules: The compiled programs, as protocol buffers of the type HloModuleProto.
+        stated_costs: Costs of one execution that the trace itself states, by name and kind of the
+            operation.
+        file: The trace file; None if there is none.
     """
 
     seconds: float
@@ -188,17 +196,19 @@ class Trace:
         "jit_dot_general".
 
         Args:
-            module: The name of the module.
-            program: The number of the program; None if it is unknown.
+            module: The name of the compiled program (HLO module).
+            program: The number of the program in the trace; None if it is unknown.
         """
         if program is None or self._programs[module] < 2:
             return module
         return f"{module}({program})"
 
     def add_modules(self, programs: Sequence[tuple[int | None, Any]]) -> None:
-        """Add compiled programs as (program number, module), and give the modules unique names.
+        """Add compiled programs, and give their modules unique names.
 
-        A program may occur more than once.
+        Args:
+            programs: Pairs of a program's number, None if unknown, and its module, an
+                HloModuleProto. A program may occur more than once.
         """
         names = {(module.name, program) for program, module in programs}
         self._programs = Counter(name for name, _ in names)
@@ -208,7 +218,10 @@ class Trace:
 
 
 def read_trace(folder: Path) -> Trace:
-    """Return the newest trace under `folder`.
+    """Read the newest trace in XSpace format under a folder.
+
+    Args:
+        folder: The folder into which the profiler of TensorFlow or JAX wrote.
 
     Raises:
         ValueError: If no trace exists, or it lacks the annotated steps.
@@ -244,7 +257,10 @@ def read_trace(folder: Path) -> Trace:
 
 
 def _window(space: Any) -> tuple[int, int]:
-    """Return start and duration of the annotated steps, in picoseconds.
+    """Return start and duration of the profiled steps, in picoseconds.
+
+    Args:
+        space: The trace, an XSpace. An annotation with the name `WINDOW` encloses the steps.
 
     Raises:
         ValueError: If the trace lacks the annotation.
@@ -264,15 +280,24 @@ def _span(line: Any, event: Any, origin: int) -> tuple[float, float]:
     """Return start and end of an event, in seconds since `origin`.
 
     Picoseconds since 1970 exceed the precision of a float, so the origin is subtracted first.
+
+    Args:
+        line: The line of the trace that contains the event.
+        event: The event.
+        origin: Start of the profiled steps, in picoseconds.
     """
     start = (line.timestamp_ns * 1000 + event.offset_ps - origin) * 1e-12
     return start, start + event.duration_ps * 1e-12
 
 
 def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the values of statistics by name.
+    """Return the values of the statistics of an event by name.
 
     A value is bytes, text or a number. A statistic may refer to its text by an id in `names`.
+
+    Args:
+        stats: The statistics, as protocol buffers.
+        names: The names of statistics, and texts, by id.
     """
     values = {}
     for stat in stats:
@@ -282,8 +307,13 @@ def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
     return values
 
 
-def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
-    """Yield (program number, module) for each compiled program; `message` is the class HloProto."""
+def _programs(space: Any, message_class: Any) -> Iterator[tuple[int | None, Any]]:
+    """Yield (program number, module) for each compiled program of a trace.
+
+    Args:
+        space: The trace, an XSpace.
+        message_class: The class HloProto, which parses a program.
+    """
     for plane in space.planes:
         names = {
             key: entry.name.lower().replace("_", " ") for key, entry in plane.stat_metadata.items()
@@ -291,7 +321,8 @@ def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
         for metadata in plane.event_metadata.values():
             values = _values(metadata.stats, names)
             if "hlo proto" in values:
-                yield values.get("program id"), message.FromString(values["hlo proto"]).hlo_module
+                module = message_class.FromString(values["hlo proto"]).hlo_module
+                yield values.get("program id"), module
 
 
 # Reading the plane of the host.
@@ -312,7 +343,14 @@ _HLO_STATS = ("hlo_op", "hlo_module", "program_id", "_p", "_c")
 
 @dataclass(frozen=True)
 class _Instruction:
-    """An instruction of a compiled program on a thread, with its statistics."""
+    """An execution of an instruction of a compiled program on the host.
+
+    Attributes:
+        track: Name of the thread.
+        values: Statistics of the instruction by name (`_HLO_STATS`).
+        start: Start time, in seconds since the beginning of the profiled steps.
+        end: End time of the event, in seconds. The instruction may end later on another thread.
+    """
 
     track: str
     values: Mapping[str, Any]
@@ -321,7 +359,13 @@ class _Instruction:
 
 
 def _read_host(plane: Any, trace: Trace, origin: int) -> None:
-    """Add to a trace the kernels and the instructions of compiled programs on the host."""
+    """Add to a trace the kernels and the instructions of compiled programs on the host.
+
+    Args:
+        plane: The plane of the host.
+        trace: The trace, which is changed.
+        origin: Start of the profiled steps, in picoseconds.
+    """
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
     # Most events belong to the runtime. Skipping them by their metadata is fast.
     kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
@@ -353,10 +397,16 @@ def _read_host(plane: Any, trace: Trace, origin: int) -> None:
 def _add_instructions(
     instructions: Sequence[_Instruction], ends: Mapping[int, float], trace: Trace
 ) -> None:
-    """Add instructions to a trace.
+    """Add executions of instructions of compiled programs to a trace.
 
     An instruction may end on another thread, where an event marks its end. Such an instruction gets
     a separate track, since its thread starts other instructions before it ends.
+
+    Args:
+        instructions: The executions.
+        ends: Time of the event that marks the end of an instruction, in seconds, by the value of
+            `_p` of the instruction.
+        trace: The trace, which is changed.
     """
     for index, instruction in enumerate(instructions):
         values = instruction.values
@@ -392,10 +442,10 @@ _ANNOTATIONS = ("tf_op", "annotation")
 
 
 def read_device(plane: Any, trace: Trace, origin: int) -> None:
-    """Add the events of a device, and the costs that its plane states, to a trace.
+    """Add the events of a device, and the costs that the profiler states, to a trace.
 
     Args:
-        plane: The plane of a GPU or a TPU.
+        plane: The part of an XSpace trace (XPlane) with the events of a GPU or a TPU.
         trace: The trace, which is changed.
         origin: Start of the profiled steps, in picoseconds.
     """
@@ -426,7 +476,13 @@ def read_device(plane: Any, trace: Trace, origin: int) -> None:
 
 
 def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> OperationKey:
-    """Return name and type of the operation that a kernel belongs to."""
+    """Return name and type of the operation that a kernel belongs to.
+
+    Args:
+        metadata: The metadata of the kernel's event, with the name of the kernel.
+        values: The statistics of the event by name.
+        trace: The trace, which makes the names of compiled programs unique.
+    """
     if "hlo_op" in values:
         # Use the innermost of nested instructions ("while.2::fusion.3").
         name = str(values["hlo_op"]).rpartition("::")[2]
@@ -442,10 +498,15 @@ def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> Operat
 
 
 def _stated_cost(name: str, values: Mapping[str, Any]) -> Cost | None:
-    """Return the cost of a kernel that the trace states, if any.
+    """Return the cost of a kernel that the trace states.
 
-    If the trace states no cost but names the kernel's operation, return None: the cost follows from
-    the operation. Otherwise return a Cost that has only a type and a category.
+    Args:
+        name: The name of the kernel.
+        values: The statistics of the kernel's event by name.
+
+    Returns:
+        The cost. If the trace states no cost but names the kernel's operation, None: the cost
+        follows from the operation. If it states neither, a cost with only a type and a category.
     """
     category = categorize("kernel", f"{values.get('hlo_category', '')} {name}".lower())
     kind = str(values.get("hlo_category") or name.split("(")[0])
