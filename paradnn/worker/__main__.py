@@ -1,9 +1,9 @@
 """`python -m paradnn.worker --framework tensorflow`: import once, fork a child per point.
 
-The import of a framework takes seconds, and happens once. A fork takes milliseconds and gives each
-point a separate process, with a separate memory peak and without the graphs of earlier points. A
-crash ends only that process. The worker accesses no device before the fork, since neither a GPU
-context nor a thread pool survives a fork.
+A point is one configuration to measure. The import of a framework takes seconds, and happens once.
+A fork takes milliseconds and gives each point a separate process, with a separate memory peak and
+without the graphs of earlier points. A crash ends only that process. The worker accesses no device
+before the fork, since neither a GPU context nor a thread pool survives a fork.
 """
 
 import argparse
@@ -21,7 +21,10 @@ from paradnn.worker.fork_server import die_with_parent, serve
 
 
 def main() -> int:
-    """Serve points until standard input ends; return 1 if the framework cannot be imported."""
+    """Answer measurement requests until standard input ends, and return the exit code.
+
+    The exit code is 1 if the framework cannot be imported.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m paradnn.worker", description=__doc__.splitlines()[0]
     )

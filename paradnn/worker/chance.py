@@ -66,10 +66,10 @@ def required_in_time_queries(late: int, share: float, confidence: float) -> int:
     """Return the number of in-time queries that MLPerf LoadGen requires for `late` late queries.
 
     A query is late if its latency exceeds a limit; otherwise it is in time. This is LoadGen's early
-    stopping criterion with tolerance 0. The null hypothesis is that at most `share`
-    of all queries are in time. The result is the smallest number of in-time queries that, together
-    with `late` late queries, rejects the hypothesis. To reject it, `late` or fewer late queries
-    must have a probability below 1 - `confidence` under the hypothesis.
+    stopping criterion with tolerance 0. The null hypothesis is that at most `share` of all queries
+    are in time. The result is the smallest number of in-time queries that, together with `late`
+    late queries, rejects the hypothesis. To reject it, `late` or fewer late queries must have a
+    probability below 1 - `confidence` under the hypothesis.
 
     Args:
         late: The number of late queries.

@@ -3,9 +3,9 @@
 The measured process and its descendants are called the point. Counters are read just before the
 first timed block of steps and just after the last. Three things take cores away from the point:
 other processes, the hypervisor (steal), and the quota of a control group. Time in which a core was
-neither idle, nor stolen, nor used by the point was used by other processes. The
-error of this time is about 0.01 s per core (docs/how-to/check.md has the measurement). Only Linux
-provides the counters; on other systems the values are unknown.
+neither idle, nor stolen, nor used by the point was used by other processes. The error of this time
+is about 0.01 s per core (docs/how-to/check.md has the measurement). Only Linux provides the
+counters; on other systems the values are unknown.
 """
 
 import contextlib

@@ -434,7 +434,7 @@ class _CommonStep(Step):
 
     @property
     def block_run(self) -> SynchronizedRun:
-        """The runner of timed blocks, for `measure_steps`."""
+        """Runs the steps of timed blocks: the argument `run` of `measure_steps`."""
         return _Blocks(self._own, self._processes)
 
     def run(self, steps: int) -> float | None:
@@ -476,18 +476,18 @@ class _Blocks(SynchronizedRun):
         return _mean_loss(self._loss, self._processes)
 
 
-def _mean_loss(own: float | None, processes: ProcessGroup) -> float | None:
-    """Receive the losses of the other processes, and return the mean over all processes.
+def _mean_loss(own_loss: float | None, processes: ProcessGroup) -> float | None:
+    """Receive the losses of the other processes, and return the mean loss of all processes.
 
     All shares of the batch have the same size, so the mean is not weighted.
 
     Args:
-        own: Loss of this process; None if the step has no loss.
+        own_loss: Loss of this process; None if the step has no loss.
         processes: The other processes.
 
     Returns:
         The mean loss; None if no process reports a loss.
     """
-    losses = [own, *(reply.loss for reply in processes.receive(_Reply))]
+    losses = [own_loss, *(reply.loss for reply in processes.receive(_Reply))]
     known = [loss for loss in losses if loss is not None]
     return statistics.fmean(known) if known else None

@@ -31,7 +31,7 @@ from paradnn.core.messages import (
 )
 from paradnn.worker.memory import release_free_memory, remember_file_pages
 
-#: Reports to the driver that a phase begins, or sends a message of the kind of work. The first
+#: Reports to the driver that a phase begins, or sends a message of the workload. The first
 #: argument is the name of the phase, or the message. The second argument is the answer that the
 #: driver uses if the process dies in that phase; None if no answer is complete.
 Report = Callable[[str | WorkloadMessage, Answer | None], None]

@@ -1,11 +1,11 @@
-"""`python -m paradnn.worker.host --host ADDRESS`: run processes for points of another host.
+"""`python -m paradnn.worker.host --host ADDRESS`: run processes for other hosts.
 
     node2$ PARADNN_HOSTS_KEY=... python -m paradnn.worker.host --host 10.0.0.2 --port 5000
     node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 \\
            python -m paradnn.train model=channel hosts=2
 
 See docs/how-to/clusters.md. The server imports no framework. For each client that proves that it
-has the key, it forks a process, which imports the framework of the point. The server runs until it
+has the key, it forks a process, which imports the requested framework. The server runs until it
 is stopped. With --with-stdin, it also ends when standard input ends.
 """
 
@@ -177,8 +177,8 @@ def _fork(
 
     Args:
         client: The client, which has proved that it has the key.
-        pending: All clients that have not yet proved it, and `client`, by file descriptor. The new
-            process closes their connections.
+        pending: By file descriptor, `client` and all clients that have not yet proved that they
+            have the key. The new process closes the connections of the latter.
         listening: The socket on which clients connect, which the new process closes.
     """
     server = os.getpid()

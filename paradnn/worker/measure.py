@@ -221,7 +221,7 @@ class AttemptRecorder:
         return joules, self._meter.source
 
     def checked(self, timing: Timing) -> Timing:
-        """Mark a timing as not steady if its steps were compiled or stopped, and return it.
+        """Return a timing, marked as not steady if its steps compiled programs or were stopped.
 
         Args:
             timing: The timing of the reported attempt.
@@ -259,7 +259,8 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
     blocks. It is repeated if it is not steady, or if other processes disturbed it.
 
     Args:
-        run: Runs a given number of steps, and waits for the device.
+        run: Runs a given number of steps, and waits for the device. A SynchronizedRun if several
+            processes share the steps.
         protocol: Durations and numbers of blocks.
         phase: Function that returns the context of the phase with a given name, "warmup" or
             "measure".

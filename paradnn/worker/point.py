@@ -1,4 +1,4 @@
-"""State of a measurement in the worker, and operations that all tasks (`task=...`) share."""
+"""State of a measurement in the worker, and operations that all workloads share."""
 
 import contextlib
 import math
@@ -103,10 +103,11 @@ class OtherProcesses(ABC):
 
 
 class PointRun:
-    """State of the measurement of one configuration, and the operations that all tasks share.
+    """State of the measurement of one configuration, and operations that all workloads share.
 
-    The class of the task, a `WorkerSide`, calls these methods and decides what to measure. Results
-    are stored in the answer as soon as they are known, so that they survive a later failure.
+    A workload is a kind of work with a model, such as a training step or an inference scenario. Its
+    class, a `WorkerSide`, calls these methods and decides what to measure. Results are stored in
+    the answer as soon as they are known, so that they survive a later failure.
 
     Args:
         request: The configuration to measure, as nested mappings of plain values.
@@ -123,7 +124,7 @@ class PointRun:
         answered: The answer so far.
         turn: Waits for the turns of this process if a second measured process alternates with it;
             None if the process runs without interruption.
-        others: The other processes that share each step; None if there are none.
+        others: The other processes that share each step; None for a single process.
     """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
@@ -246,8 +247,7 @@ class PointRun:
             workload: The built model; None if the steps run no model.
             compilation: Seconds and compiled programs of the first steps.
             products: FLOPs of the matrix products and convolutions of a step, by the element type
-            of
-                their operands.
+                of their operands.
             loss: The loss of the first step; None in inference.
         """
         parameters = 0

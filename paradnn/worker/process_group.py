@@ -243,8 +243,8 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
         self._pids: list[int] = []
         for rank in range(1, count - len(elsewhere)):
             parent_end, child_end = Pipe()
-            # The child keeps `held` open, so `life` signals the exit of the child.
-            life, held = os.pipe()
+            # The child keeps `child_life` open, so `life` signals the exit of the child.
+            life, child_life = os.pipe()
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
@@ -254,7 +254,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
                     os.close(descriptor)
                 run_rank(rank, parent, child_end, [parent_end, *self.channels], serve)
             child_end.close()
-            os.close(held)
+            os.close(child_life)
             self.channels.append(parent_end)
             self._lives.append(life)
             self._pids.append(pid)

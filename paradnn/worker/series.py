@@ -75,7 +75,7 @@ class Change:
 
     @property
     def matters(self) -> bool:
-        """Whether the series is not steady: the change is large and unlikely to be chance."""
+        """Whether the change is large and unlikely to be chance, so the series is not steady."""
         return abs(self.size) > SMALLEST_CHANGE and self.explained > self.chance_share
 
     def __str__(self) -> str:
@@ -92,9 +92,9 @@ class Change:
 def find_change(values: Sequence[float]) -> Change:
     """Return the linear drift or the jump that explains the largest share of a series' variance.
 
-    Drift and jump are fitted by least squares. Each side of a jump has at least two values and at
-    least a tenth of the series. The share of the variance that a fit explains by chance depends on
-    the correlation of the residuals.
+    The series consists of block times. Drift and jump are fitted by least squares. Each side of a
+    jump has at least two values and at least a tenth of the series. The share of the variance that
+    a fit explains by chance depends on the correlation of the residuals.
 
     Args:
         values: At least `MIN_VALUES` positive values, in the order of measurement.

@@ -1,4 +1,4 @@
-"""Base class for the part of a task (`task=...`) that runs in the worker."""
+"""Base class for the part of a workload, such as a training step, that runs in the worker."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 class WorkerSide:
-    """The part of a task (`task=...`) that measures configurations in the worker process.
+    """The part of a workload that runs in the worker process and measures configurations.
 
-    A task is a `Workload`. It inherits from this class to override its methods (see
+    A workload is a kind of work with a model, such as a training step or an inference scenario. Its
+    class inherits from `Workload`, and from this class to override its methods (see
     `Workload.role`).
     """
 

@@ -62,7 +62,7 @@ class Step:
         return 0
 
     def compile_note(self) -> str | None:
-        """Return a remark on how the framework compiled the step; None if there is none."""
+        """Return a remark on how the framework compiled the step; None without a remark."""
         return None
 
     def conversion(self) -> Conversion | None:
@@ -73,9 +73,9 @@ class Step:
         return None
 
     def products(self) -> Sequence[Cost]:
-        """Return the costs of the matrix products and convolutions in the compiled program.
+        """Return FLOPs and sizes of each matrix product and convolution in the compiled program.
 
-        Empty if the framework does not expose the program.
+        The result is empty if the framework does not expose the program.
         """
         return ()
 

@@ -157,9 +157,9 @@ def _blocked_convolutions(
 
     The layout pads channels to a multiple of 8 or 16. In a trace, the name of such a convolution is
     the name of its output with the suffix "_nchwc". If following operations are fused with the
-    convolution, it is the output of the last fused operation. The model does not show the fusions,
-    so all possible names are returned. Names that two convolutions with different weights may have
-    are excluded.
+    convolution, the output is that of the last fused operation. The model does not show the
+    fusions, so all possible names are returned. Names that two convolutions with different weights
+    may have are excluded.
 
     Args:
         nodes: The nodes of the model's graph.

@@ -138,7 +138,7 @@ class Feed:
     def take(self) -> tuple[Any, ...]:
         """Wait for the next batch, and return it: (inputs, targets), or (inputs,) in inference.
 
-        After the last batch of the input, the first follows.
+        At the end of the input, another pass over the input begins.
 
         Raises:
             UnavailableError: If the input is damaged or does not fill one batch.

@@ -1,1 +1,1 @@
-"""Profiles: tables of the operations that steps spend their time on, from a trace (see `run`)."""
+"""Profiles: tables of the operations in a step, with their times, from a profiler's trace."""

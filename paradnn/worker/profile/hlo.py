@@ -77,7 +77,7 @@ class HloCosts:
         }
 
     def cost(self, name: str, module: str) -> Cost:
-        """Return the cost of one execution of an instruction.
+        """Return FLOPs and bytes of one execution of an instruction.
 
         Args:
             name: The name of the instruction, such as "fusion.3".
@@ -93,7 +93,7 @@ class HloCosts:
         return self._cost(module, instruction, by_id)
 
     def products(self) -> list[Cost]:
-        """Return the costs of all matrix products and convolutions of the programs.
+        """Return FLOPs and sizes of each matrix product and convolution of the programs.
 
         The body of a loop counts once.
         """
@@ -116,7 +116,7 @@ class HloCosts:
 
 
 def _fusion_cost(parts: Sequence[Cost], shapes: Sequence[Shape]) -> Cost:
-    """Return the cost of a fusion: several instructions that XLA compiles to one kernel.
+    """Return FLOPs and bytes of a fusion: several instructions that XLA compiles to one kernel.
 
     Args:
         parts: The costs of the instructions.
@@ -141,7 +141,7 @@ def _fusion_cost(parts: Sequence[Cost], shapes: Sequence[Shape]) -> Cost:
 
 
 def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
-    """Return the cost of an instruction other than a fusion.
+    """Return FLOPs and bytes of an instruction other than a fusion.
 
     Args:
         instruction: The instruction, as a protocol buffer of the type HloInstructionProto.

@@ -311,7 +311,7 @@ def _broadcast(tensors: Sequence[Shape]) -> Shape:
 
 
 def _embedding_bag_cost(kind: str, category: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
-    """Return the cost of summing rows of a table: one FLOP per element of each row.
+    """Return FLOPs and bytes of summing rows of a table: one FLOP per element of each row.
 
     The operations and their arguments are aten::_embedding_bag(table, indices, offsets, ...) and
     aten::_embedding_bag_dense_backward(gradient, indices, bag of each index, ...).
@@ -363,7 +363,7 @@ def _product_cost(
 
 
 def _attention_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
-    """Return the cost of a fused attention.
+    """Return FLOPs and bytes of a fused attention.
 
     The forward pass reads query, key and value and writes the output. The backward pass also reads
     the gradient, the output and the log-sum-exp of the scores, and writes three gradients. Tensors
@@ -400,7 +400,7 @@ def _attention_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
 
 
 def _recurrent_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
-    """Return the cost of fused recurrent layers: each time step uses every weight matrix once.
+    """Return the FLOPs of fused recurrent layers: each time step uses every weight matrix once.
 
     The operations and their arguments are aten::_cudnn_rnn and aten::miopen_rnn(input, list of
     weights, ...), and aten::mkldnn_rnn_layer(input, input weights, recurrent weights, biases, ...).
@@ -427,16 +427,19 @@ def _convolution_flops(
 ) -> float | None:
     """Return the FLOPs of a convolution or of the gradients that its backward pass computes.
 
-    `kind` is the type of the operation, `arguments` are the `args` of the call's event, and
-    `inputs` are the shapes of each argument. The result is None if the shapes do not determine the
-    FLOPs.
-
     The arguments of aten::convolution are (input, weight, bias, stride, padding, dilation,
     transposed, output_padding, groups). The arguments of aten::convolution_backward are
     (grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
-    groups, output_mask).
-    A weight has the dimensions (output channels, input channels of a group, *kernel), or (input
-    channels, output channels of a group, *kernel) if transposed.
+    groups, output_mask). A weight has the dimensions (output channels, input channels of a group,
+    *kernel), or (input channels, output channels of a group, *kernel) if transposed.
+
+    Args:
+        kind: The type of the operation, such as "aten::convolution".
+        arguments: The `args` of the call's event in the trace.
+        inputs: Shapes of each argument; empty for an argument that is not a tensor.
+
+    Returns:
+        The FLOPs; None if the sizes of the output are unknown.
     """
     if kind == "aten::convolution_backward":
         gradient, image, weight = (shapes[0] for shapes in inputs[:3])
@@ -460,7 +463,16 @@ def _convolution_flops(
 def _output_sizes(
     kind: str, arguments: Mapping[str, Any], image: Shape, weight: Shape
 ) -> list[int] | None:
-    """Return the spatial sizes of a convolution's output; None if its settings are unknown."""
+    """Return the spatial sizes of a convolution's output, such as height and width.
+
+    The result is None if stride, padding or dilation is unknown.
+
+    Args:
+        kind: The type of the operation, such as "aten::convolution".
+        arguments: The `args` of the call's event in the trace.
+        image: Shape of the input (examples, channels, *sizes).
+        weight: Shape of the weight (channels, channels of a group, *kernel).
+    """
     spatial = len(weight.dimensions) - 2
     # In mkldnn::_convolution_pointwise, the padding precedes the stride.
     positions = (3, 4, 5) if kind.startswith("aten::") else (4, 3, 5)
@@ -500,7 +512,7 @@ def _tensors(arguments: Mapping[str, Any]) -> list[list[Shape]]:
 
 
 def _argument_text(arguments: Mapping[str, Any], position: int) -> str:
-    """Return the text that the profiler wrote for an argument of a call; "" if there is none.
+    """Return the text that the profiler wrote for an argument of a call; "" without such a text.
 
     Args:
         arguments: The `args` of the call's event.

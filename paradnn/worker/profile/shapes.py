@@ -75,7 +75,7 @@ class Cost:
 def plain_cost(
     kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> Cost:
-    """Return the cost of an operation that is neither a matrix product nor a convolution.
+    """Return FLOPs and bytes of an operation other than a matrix product or a convolution.
 
     Args:
         kind: The framework's name for the type of operation.
@@ -152,8 +152,7 @@ def attention_flops(
 
     Args:
         query: Shape of the queries of the batch and of all heads. Its last dimension is the width
-        of
-            a head.
+            of a head.
         keys: Number of keys that each query attends to.
         value_width: Width of a head's values; None if it equals the width of the queries.
         backward: Whether to count the backward pass instead of the forward pass.
@@ -171,8 +170,8 @@ def spatial_pairs(
 ) -> int:
     """Return the number of multiplications along one spatial dimension of a convolution.
 
-    Counts the pairs of an output and a kernel position whose input is a value, not a zero that
-    base dilation inserts between the values. XLA computes the input gradient of a strided
+    It is the number of pairs of an output and a kernel position whose input is a value, not a zero
+    that base dilation inserts between the values. XLA computes the input gradient of a strided
     convolution as a convolution with base dilation.
 
     Args:

@@ -81,7 +81,7 @@ class GraphCosts:
         self._scopes = [self._main, *self._functions.values()]
 
     def cost(self, name: str, kind: str) -> Cost:
-        """Return the cost of one execution of an operation in a profiler's trace.
+        """Return FLOPs and bytes of one execution of an operation in a profiler's trace.
 
         Args:
             name: The name of the operation in the trace: the name of its node in the optimized
@@ -101,7 +101,7 @@ class GraphCosts:
         return _cost(kind, operation, scope, node)
 
     def products(self) -> list[Cost]:
-        """Return the costs of all matrix products and convolutions in the graph.
+        """Return FLOPs and sizes of each matrix product and convolution in the graph.
 
         The body of a loop counts once.
         """
@@ -113,7 +113,7 @@ class GraphCosts:
         ]
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
-        """Return the nodes of the graph or function that contains an operation, and its own node.
+        """Return the node of an operation, and the graph or function that contains the node.
 
         The name is the path through the inlined calls. If the path does not lead to a node, this
         method searches all functions for the end of the name. It prefers a node of the given type.
@@ -123,7 +123,8 @@ class GraphCosts:
             kind: The type of the operation.
 
         Returns:
-            The nodes by name, and the node. If nothing matches, no nodes and None.
+            First the nodes of the graph or function by name, then the node. If nothing matches, an
+            empty mapping and None.
         """
         # Without the optimizer's prefix, the name of a rewritten node is its original name.
         names = [_REWRITTEN.sub("", name)]
@@ -138,15 +139,15 @@ class GraphCosts:
         return min(candidates, key=lambda pair: pair[1].kind != kind, default=({}, None))
 
     def _follow(self, scope: _Scope, path: str) -> tuple[_Scope, _Node] | None:
-        """Return the node at a path through calls of functions, and the nodes next to it by name.
+        """Return the node at the end of a path through calls of functions.
 
         Args:
             scope: The nodes of the graph or function in which the path begins, by name.
             path: The path, such as "name", "call/name" or "loop/body/_12/name".
 
         Returns:
-            The nodes of the graph or function that contains the node, and the node. None if the
-            path leads to no node.
+            First the nodes of the graph or function that contains the node, by name, then the node.
+            None if the path leads to no node.
         """
         if path in scope:
             return scope, scope[path]
@@ -209,7 +210,7 @@ def _called_function(caller: _Node, branch: re.Match[str] | None) -> str:
 
 
 def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
-    """Return the cost of one execution of a node.
+    """Return FLOPs and bytes of one execution of a node.
 
     Args:
         kind: The type of the operation in the trace, which may be a fused type.
@@ -254,7 +255,7 @@ def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
 def _segment_cost(
     kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> Cost:
-    """Return the cost of summing rows of a table, as in an embedding of several tokens.
+    """Return FLOPs and bytes of summing rows of a table, as in an embedding of several tokens.
 
     For each index, SparseSegmentSum(table, indices, segments) reads one row and performs one FLOP
     per element of the row.

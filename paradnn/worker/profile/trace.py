@@ -65,9 +65,9 @@ def attribute(
 
     A track is a thread, or a stream of a device. Tracks run in parallel, and an event may contain
     other events of its track. The self time of an operation is its duration without the operations
-    within it on the same track. To determine its
-    wall time, each instant is divided equally among the operations that run at that instant. Wall
-    times and the idle time sum to the length of the window.
+    within it on the same track. To determine its wall time, each instant is divided equally among
+    the operations that run at that instant. Wall times and the idle time sum to the length of the
+    window.
 
     Args:
         events: The events of all tracks.
@@ -75,7 +75,7 @@ def attribute(
         end: End of the window, in seconds.
 
     Returns:
-        The usage of every (name, kind), and the seconds in which no operation ran.
+        The usage of each operation by its name and kind, and the seconds in which no operation ran.
     """
     usage: defaultdict[OperationKey, Usage] = defaultdict(Usage)
     tracks: defaultdict[str, list[Event]] = defaultdict(list)
@@ -168,7 +168,7 @@ class Trace:
         modules: The compiled programs, as protocol buffers of the type HloModuleProto.
         stated_costs: Costs of one execution that the trace itself states, by name and kind of the
             operation.
-        file: The trace file; None if there is none.
+        file: The trace file; None if the profiler wrote no file.
     """
 
     seconds: float
@@ -442,7 +442,7 @@ _ANNOTATIONS = ("tf_op", "annotation")
 
 
 def read_device(plane: Any, trace: Trace, origin: int) -> None:
-    """Add the events of a device, and the costs that the profiler states, to a trace.
+    """Add the events of a device to a trace, and the FLOPs and bytes that the profiler states.
 
     Args:
         plane: The part of an XSpace trace (XPlane) with the events of a GPU or a TPU.
