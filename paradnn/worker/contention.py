@@ -188,6 +188,10 @@ def counter_growth(before: Counters, after: Counters) -> Counters:
     """Return how much each counter grew between two readings.
 
     A counter that the system does not provide is None. `cores` is that of the second reading.
+
+    Args:
+        before: The first reading.
+        after: The second reading.
     """
     return Counters(
         seconds=after.seconds - before.seconds,
@@ -226,6 +230,10 @@ def contention_between(before: Counters, after: Counters) -> Contention:
     """Return the contention between two readings of the counters.
 
     The field `reason` of the result says which values are too high; it is None if none is.
+
+    Args:
+        before: The first reading.
+        after: The second reading.
     """
     return judge_growth(counter_growth(before, after))
 

@@ -524,7 +524,12 @@ class _BlockTimer:
                 next_check = max(MIN_BLOCKS_TO_STOP, _CHECK_GROWTH * len(blocks))
 
     def _is_narrow(self, blocks: list[float], goal: float) -> bool:
-        """Return whether half the 95% interval of the median is at most `goal` times the median."""
+        """Return whether the 95% confidence interval of the median is narrow enough to stop.
+
+        Args:
+            blocks: Seconds of each block so far.
+            goal: Largest accepted half width of the interval, as a fraction of the median.
+        """
         [times] = adjusted_times([self._timing([], blocks)])
         interval = block_interval(times)
         if interval is None:

@@ -706,6 +706,9 @@ def _detach_kept_alive(life: socket.socket) -> int:
     """Enable TCP keep-alive, and return the descriptor of the socket.
 
     Keep-alive closes the connection if the other host is lost.
+
+    Args:
+        life: Socket of a connection that carries no data and closes when the other process exits.
     """
     life.settimeout(None)
     life.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

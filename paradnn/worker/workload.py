@@ -38,9 +38,9 @@ class WorkerSide:
     def remote_process_server(self) -> Callable[..., None] | None:
         """Return the function that runs an additional process of a measurement on another host.
 
-        `paradnn.worker.host` calls the function with the configuration, the rank of the process,
-        the addresses of all processes, the socket on which the process listens, and the connection
-        to the measuring process.
+        `paradnn.worker.host` calls the function with five arguments: the configuration, the rank of
+        the process, the addresses of all processes in order of rank, the socket on which the
+        process listens, and the connection to the measuring process.
 
         Returns:
             The function; None if all processes must run on one host.

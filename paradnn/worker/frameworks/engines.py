@@ -656,11 +656,16 @@ def _convolution_flops(
 ) -> float | None:
     """Return the FLOPs of a convolution; None if the shape of its weight is unknown.
 
-    The arguments are those of `operation_cost`, except that `output` has the dimensions of the only
-    output. A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed
-    convolution they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of
-    groups first. Without that axis, the product of all dimensions but the first is the number of
-    multiply-accumulates per element of the output, or of the input if transposed.
+    A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed convolution
+    they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of groups first.
+    The product of all dimensions but the first, and but that axis, is a number of
+    multiply-accumulates: per element of the output, or of the input if transposed.
+
+    Args:
+        kind: The type of the operation, such as "Conv".
+        inputs: Shapes of the inputs in the engine's trace, which may lack the weight.
+        output: Dimensions of the output in the trace.
+        details: Properties that the model states and the trace omits.
     """
     weight = details.weight
     if details.channels:

@@ -2,8 +2,8 @@
 
 PyTorch's registry (`torch.utils.flop_counter.flop_registry`) covers matrix products. This module
 adds operators that the registry lacks or miscounts: attention on a CPU, gradients of grouped
-convolutions, fused recurrent layers, fused Transformer layers, products with vectors, and the
-bodies of higher-order operators such as `scan`. As in `attention_flops`, the scores of an attention
+convolutions, fused recurrent and Transformer layers, products with vectors, and the bodies of
+higher-order operators such as `scan`. As in `attention_flops`, the scores of an attention
 count once, even if a kernel computes them twice.
 
 A formula is a function of the arguments of an operator that returns its FLOPs.
@@ -189,7 +189,15 @@ def _multi_head_attention(
 ) -> float:
     """Return the FLOPs of _native_multi_head_attention: projections and attention.
 
-    Query, key and value have the shape (batch, tokens, width).
+    Args:
+        query: Input for the queries (batch, tokens, width).
+        key: Input for the keys (batch, tokens, width).
+        value: Input for the values (batch, tokens, width).
+        width: Number of features per token.
+        heads: Number of heads, which does not change the FLOPs.
+        joint_weight: Weight of the projections of query, key and value.
+        joint_bias: Bias of these projections.
+        output_weight: Weight of the output projection (outputs, width).
     """
     projections = 2.0 * width * width * (query.numel() + key.numel() + value.numel()) / width
     mixing = 2.0 * 2.0 * query.numel() * key.shape[-2]
@@ -201,6 +209,13 @@ def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) 
     """Return the FLOPs of _transformer_encoder_layer_fwd.
 
     The layer consists of self-attention and two feed-forward products.
+
+    Args:
+        inputs: Input (batch, tokens, width).
+        width: Number of features per token.
+        heads: Number of heads, which does not change the FLOPs.
+        *weights: The other arguments of the operator: weight and bias of the joint projection,
+            weight of the output projection, and so on.
     """
     joint_weight, joint_bias, output_weight = weights[:3]
     matrices = [value for value in weights[3:] if _is_tensor(value) and value.ndim == 2]

@@ -147,7 +147,12 @@ class ImagePipeline:
         )
 
     def _parsed(self, record: tf.Tensor, *label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the encoded image and the label of a record of an image or TFRecord file."""
+        """Return the encoded image and the label of a record.
+
+        Args:
+            record: The encoded image, or a serialized Example of a TFRecord file.
+            *label: The label of an encoded image; absent for an Example, which contains its label.
+        """
         if label:
             return record, label[0]
         features = {
@@ -237,7 +242,12 @@ class ImagePipeline:
         return tf.ensure_shape(normalized, self._shape), tf.cast(label, tf.int32)
 
     def _flipped_at_random(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return an image, mirrored horizontally with probability 1/2."""
+        """Return an image, mirrored horizontally with probability 1/2.
+
+        Args:
+            image: Image (height, width, 3).
+            number: Position of the image in the order of reading, the seed of the decision.
+        """
         # This draws the same number as `tf.random.stateless_uniform`, which needs four operations.
         drawn = tf.raw_ops.StatelessRandomUniform(
             shape=tf.constant([], tf.int32), seed=tf.stack([self._seed, -1 - number])

@@ -1,8 +1,8 @@
 """Categories of operations: matmul, convolution, reduction, control, communication, and so on.
 
-A trace names operations in one of five vocabularies, which this module calls languages: operations
-of TensorFlow, operations of PyTorch, opcodes of HLO, ONNX operators as the engines name them, and
-lower-case names of device kernels whose operation is unknown.
+A trace names operations in one of five vocabularies, which this module calls languages: those of
+TensorFlow, PyTorch, HLO and ONNX, and the lower-case names of device kernels whose operation is
+unknown. For ONNX, these are the names that the inference engines use.
 """
 
 import functools

@@ -147,6 +147,10 @@ class _Calls:
 
         Nested calls may also prepare scalars or buffers. The number of elements of the largest
         input distinguishes them: for `event`, it must be at least half that of the enclosing call.
+
+        Args:
+            event: A nested call.
+            enclosing: The calls on the same thread that enclose it, from the outermost.
         """
         size = _largest_argument(_arguments(event))
         for outer in enclosing:

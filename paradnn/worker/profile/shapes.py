@@ -170,9 +170,9 @@ def spatial_pairs(
 ) -> int:
     """Return the number of multiplications along one spatial dimension of a convolution.
 
-    It is the number of pairs of an output and a kernel position whose input is a value, not a zero
-    that base dilation inserts between the values. XLA computes the input gradient of a strided
-    convolution as a convolution with base dilation.
+    The result is the number of pairs of an output and a kernel position whose input is a value.
+    Pairs whose input is a zero that base dilation inserts between the values do not count. XLA
+    computes the input gradient of a strided convolution as a convolution with base dilation.
 
     Args:
         outputs: Length of the output.
