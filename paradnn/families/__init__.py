@@ -43,18 +43,25 @@ _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 
 @lru_cache(maxsize=2**14)  # a sweep measures each model with many batch sizes
 def _affine_costs(
-    model: Model, precision: str, mode: str, slots: int
+    model: Model, precision: str, mode: str, optimizer_variables: int
 ) -> list[tuple[int, int]] | None:
-    """Return each field of `Costs` as (value at batch size 0, increment per example).
+    """Express the costs of a training or inference step as affine functions of the batch size.
 
-    Returns None if the costs are not affine in the batch size. An embedding, for example, never
-    reads more than its whole table.
+    Args:
+        model: The model.
+        precision: Type of matrix products and activations.
+        mode: `train` or `inference`.
+        optimizer_variables: Number of optimizer variables per weight.
+
+    Returns:
+        For each field of `Costs`: (value at batch size 0, increment per example). None if the costs
+        are not affine. An embedding, for example, never reads more than its whole table.
     """
     layers = model.layer_list()
     if any(layer.rows is not None or layer.added for layer in layers):
         return None
-    empty = vars(sum_costs(layers, 0, precision, mode, slots=slots))
-    single = vars(sum_costs(layers, 1, precision, mode, slots=slots))
+    empty = vars(sum_costs(layers, 0, precision, mode, slots=optimizer_variables))
+    single = vars(sum_costs(layers, 1, precision, mode, slots=optimizer_variables))
     return [(empty[name], single[name] - empty[name]) for name in empty]
 
 
@@ -94,6 +101,9 @@ class Model:
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
         """Create the model from the `model` keys of a configuration.
 
+        Args:
+            keys: Name of the option -> value, without the prefix `model.`.
+
         Raises:
             ConfigError: If a key is unknown or a value is invalid.
         """
@@ -101,10 +111,13 @@ class Model:
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """Return the options class for the keys of a stored run.
+        """Return the class of options that can read the keys of a stored run.
 
         A family that accepts keys other than its options returns a class to which these keys are
         added as options.
+
+        Args:
+            keys: The run's `model` keys, without the prefix, and their values.
         """
         return cls
 
@@ -114,7 +127,11 @@ class Model:
         return self.size_template.format_map(vars(self))
 
     def layer_list(self) -> Sequence[Layer]:
-        """Return the layers in forward order. Raises ValueError for a model without layers."""
+        """Return the layers in forward order, with their analytic costs.
+
+        Raises:
+            ValueError: If the model has no layers, such as a kernel.
+        """
         raise ValueError(f"{self.name} has no layers")
 
     def build(self) -> BuiltModel:
@@ -133,7 +150,10 @@ class Model:
         return self.build()
 
     def canonical_point(self, point: Any) -> Any:
-        """Return a `Point` of this model in canonical form.
+        """Return a point of this model in canonical form: equal points then have equal fields.
+
+        Args:
+            point: A `Point`, one configuration to measure, whose model is this one.
 
         Raises:
             ConfigError: If the model does not support another value of the point, such as its mode.
@@ -141,7 +161,14 @@ class Model:
         return point
 
     def check_measurable(self, point: Any) -> None:
-        """Raise ConfigError if ParaDnn can predict a point of this model but not measure it."""
+        """Check that ParaDnn can measure a point of this model, and not only predict its costs.
+
+        Args:
+            point: A `Point`, one configuration to measure, whose model is this one.
+
+        Raises:
+            ConfigError: If the point cannot be measured.
+        """
 
     def costs(
         self,
@@ -195,6 +222,12 @@ class Model:
         """Return the costs of the last decode step.
 
         The memory bound is the larger of the bounds of this step and of the prefill.
+
+        Args:
+            batch_size: Number of prompts.
+            precision: Type of matrix products and activations.
+            prompt: Tokens per prompt.
+            tokens: Number of tokens generated after each prompt.
         """
         layers = self.decode_layers(prompt + tokens)
         step = sum_costs(layers, batch_size, precision, "generate", slots=0)
@@ -205,25 +238,42 @@ class Model:
         return replace(step, memory_lower_bound_bytes=memory)
 
     def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
-        """Return the costs of reading a batch of prompts and generating the token after each.
+        """Return the costs of reading a batch of prompts and generating the first token after each.
 
-        The cache has `prompt` + `tokens` positions.
+        The cache of keys and values has `prompt` + `tokens` positions.
+
+        Args:
+            batch_size: Number of prompts.
+            precision: Type of matrix products and activations.
+            prompt: Tokens per prompt.
+            tokens: Number of tokens that are generated after each prompt in total.
+
+        Raises:
+            ValueError: If the model cannot generate tokens.
         """
         layers = self.prefill_layers(prompt, prompt + tokens)
         return sum_costs(layers, batch_size, precision, "generate", slots=0)
 
     def prefill_layers(self, prompt: int, length: int) -> Sequence[Layer]:
-        """Return the layers that read a prompt into a cache of `length` positions.
+        """Return the layers that read a prompt and predict the token after it.
 
-        They also predict the token after the prompt. Raises ValueError for a model that generates
-        no tokens.
+        Args:
+            prompt: Number of tokens of the prompt.
+            length: Number of positions of the cache of keys and values.
+
+        Raises:
+            ValueError: If the model cannot generate tokens.
         """
         raise ValueError(f"{self.name} cannot generate tokens")
 
     def decode_layers(self, length: int) -> Sequence[Layer]:
-        """Return the layers for one token that attends to a cache of `length` positions.
+        """Return the layers of one decode step: one new token, which attends to a cache.
 
-        Raises ValueError for a model that generates no tokens.
+        Args:
+            length: Number of positions of the cache of keys and values.
+
+        Raises:
+            ValueError: If the model cannot generate tokens.
         """
         raise ValueError(f"{self.name} cannot generate tokens")
 
@@ -232,14 +282,28 @@ class Model:
     ) -> list[RepeatedOperation]:
         """Return the matrix products and convolutions of one step, in the order of the layers.
 
-        Raises ValueError for mode=generate.
+        Args:
+            batch_size: Number of examples.
+            precision: Type of operands and results.
+            mode: `train` or `inference`.
+
+        Raises:
+            ValueError: If the mode is `generate`, or the model has no layers.
         """
         if mode == "generate":
             raise ValueError("mode=generate has no list of operations")
         return product_operations(self.layer_list(), batch_size, precision, mode)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """Return this kernel as an `Operation`. Raises ValueError if it is not a kernel."""
+        """Return this kernel as an `Operation`.
+
+        Args:
+            batch_size: Number of examples; ignored if the kernel has no batch.
+            precision: Type of operands and results.
+
+        Raises:
+            ValueError: If the model is not a kernel.
+        """
         raise ValueError(f"model={self.name} is not a kernel with a single operation")
 
     def layer_count(self) -> int:
@@ -247,7 +311,11 @@ class Model:
         return len(self.layer_list())
 
     def example_sizes(self) -> tuple[int, int]:
-        """Return the number of inputs of an example, and of its targets as one-hot vectors."""
+        """Count the numbers in one example.
+
+        Returns:
+            The number of input values, and the number of target values if each class is one-hot.
+        """
         layers = self.layer_list()
         inputs = sum(layer.read for layer in layers if layer.is_first)
         classes = sum(layer.written // max(layer.targets, 1) for layer in layers if layer.is_last)
@@ -259,7 +327,8 @@ def optimizer_slots(optimizer: str, momentum: float) -> int:
 
     Args:
         optimizer: `rmsprop`, `momentum`, `sgd` or `adam`.
-        momentum: If 0, rmsprop and momentum need one variable less.
+        momentum: Momentum of the optimizer. If it is 0, rmsprop and momentum need one variable
+            less.
     """
     slots = _SLOTS[optimizer]
     if momentum == 0 and optimizer in ("rmsprop", "momentum"):
@@ -283,8 +352,8 @@ class Family:
         summary: Its text in `paradnn list models`; by default the docstring of `options`.
         defaults: Defaults that the family replaces: keys of the point (`step`) and of the optimizer
             (`learning`).
-        files: File extension -> overrides that measure a file of this type. `{path}` stands for
-            the path of the file.
+        files: File extension -> overrides that measure a file of this type. ParaDnn
+            replaces `{path}` by the path of the file.
     """
 
     name: str
@@ -330,10 +399,13 @@ def message_families() -> tuple[str, ...]:
 
 
 def make_model(options: Mapping[str, Any]) -> Model:
-    """Make a model from its `name` and options, as in requests and stored runs.
+    """Make a model from the name of its family and its options, as stored runs record them.
 
     The types and ranges of the options are not checked; constraints between options are. Unknown
     keys, which another version of ParaDnn may have stored, are ignored.
+
+    Args:
+        options: Option -> value, including `name`, the name of the family.
 
     Raises:
         ValueError: If no family has this name. The message lists the families.
@@ -353,5 +425,13 @@ def make_model(options: Mapping[str, Any]) -> Model:
 
 
 def build(options: Mapping[str, Any]) -> BuiltModel:
-    """Build the model with the given `name` and options (see `make_model`)."""
+    """Build the model with the given name and options.
+
+    Args:
+        options: Option -> value, including `name`, as in `make_model`.
+
+    Raises:
+        ValueError: If no family has this name.
+        ConfigError: If options contradict each other.
+    """
     return make_model(options).built_model()

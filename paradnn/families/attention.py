@@ -156,10 +156,10 @@ def fused_attention(tokens: int, width: int, heads: int, key_width: int | None =
 
     Args:
         tokens: Number of tokens of an example.
-        width: Width of all queries of a token.
+        width: Number of elements in all queries of a token.
         heads: Number of query heads.
-        key_width: Width of all keys of a token, which is smaller if query heads share keys; by
-            default `width`.
+        key_width: Number of elements in all keys of a token, which is smaller if query heads share
+            keys; by default `width`.
     """
     output = tokens * width
     attention = _attention(tokens, tokens, width, heads, key_width or width)
@@ -177,9 +177,9 @@ def cached_attention(
         tokens: Number of new tokens of an example.
         keys: Number of cached tokens that the new tokens attend to.
         length: Number of positions of the cache.
-        width: Width of all queries of a token.
+        width: Number of elements in all queries of a token.
         heads: Number of query heads.
-        key_width: Width of all keys of a token.
+        key_width: Number of elements in all keys of a token.
     """
     written = 2 * tokens * key_width
     attention = _attention(tokens, keys, width, heads, key_width)
@@ -267,7 +267,13 @@ def lookup(tokens: int, width: int, vocabulary: int, *, is_owner: bool = True) -
 
 
 def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
-    """Return the output layer as a product with the table of the embedding, without bias."""
+    """Return an output layer whose weights are the table of the embedding, without bias.
+
+    Args:
+        tokens: Number of tokens of an example.
+        width: Width of the model.
+        vocabulary: Number of vectors in the table, which is the number of logits.
+    """
     logits = dense("logits", width, vocabulary, tokens=tokens, bias=False, is_last=True)
     return replace(logits, parameters=0, borrowed=logits.parameters)
 
@@ -413,29 +419,29 @@ class _DecoderOnly(DividedHeads):
 
     @property
     def key_value_heads(self) -> int:
-        """Number of key heads, equal to the number of value heads.
+        """Number of key heads, which equals the number of value heads.
 
-        Each is shared by a group of query heads.
+        A group of query heads shares each key head and its value head.
         """
         return self.heads
 
     @property
     def head_size(self) -> int:
-        """Width of a head."""
+        """Number of elements in the query of one head."""
         return self.width // self.heads
 
     @property
     def query_width(self) -> int:
-        """Width of all queries of a token."""
+        """Number of elements in all queries of a token together."""
         return self.heads * self.head_size
 
     @property
     def key_width(self) -> int:
-        """Width of all keys of a token, and of all its values."""
+        """Number of elements in all keys of a token, and in all its values."""
         return self.key_value_heads * self.head_size
 
     def network(self) -> Network:
-        """Build the layers in Keras."""
+        """Build the Keras layers: embedding, blocks and output layer."""
         raise NotImplementedError
 
     def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
@@ -452,14 +458,18 @@ class _DecoderOnly(DividedHeads):
         return self._stack(self.sequence_length)
 
     def prefill_layers(self, prompt: int, length: int) -> list[Layer]:
-        """Return the layers that read a prompt into a cache of `length` positions.
+        """Return the layers that read a prompt into a cache of keys and values.
 
         Only the last token of the prompt has logits.
+
+        Args:
+            prompt: Number of tokens of the prompt.
+            length: Number of positions of the cache.
         """
         return self._stack(prompt, self._cached(prompt, prompt, length))
 
     def decode_layers(self, length: int) -> list[Layer]:
-        """Return the layers for one token that attends to a cache of `length` positions.
+        """Return the layers for one new token, which attends to a cache of `length` positions.
 
         If N weights take part in matrix products, a token needs 2 N FLOPs, plus 4 x length x width
         FLOPs in each layer (Kaplan et al. 2020, table 1). A step reads every weight once. For each
@@ -715,10 +725,10 @@ class Llama(_DecoderOnly):
         return [embedding(tokens, width, self.vocab_size), *blocks, logits]
 
     def _head_normalization(self, tokens: int) -> list[Layer]:
-        """Return the layer that normalizes the queries and the keys of each head, if it exists.
+        """Return the layer that normalizes the queries and keys of each head, or an empty list.
 
-        All query heads share their scales, and so do all key heads. The backward pass recomputes
-        the outputs, so they do not remain in memory.
+        All query heads share one set of scales, and all key heads share another. The backward pass
+        recomputes the outputs, so they do not remain in memory.
         """
         if not self.query_key_norm:
             return []
@@ -843,6 +853,11 @@ def _gated_layers(width: int, hidden: int, tokens: int) -> list[Layer]:
     """Return the two layers of a SwiGLU feed-forward network.
 
     The first layer computes gates and hidden units. The second reads their elementwise product.
+
+    Args:
+        width: Inputs of the first layer, and outputs of the second.
+        hidden: Number of hidden units, which equals the number of gates.
+        tokens: Number of tokens of an example.
     """
     first_name, second_name = GATED_LAYERS
     first = dense(first_name, width, 2 * hidden, tokens=tokens, bias=False)

@@ -64,13 +64,13 @@ class FunctionModel:
     def stateless_call(
         self, weights: Any, others: Any, operands: Any, training: bool = False
     ) -> Any:
-        """Call the function with given values of its variables.
+        """Call the function with given values of its variables, as Keras' method of this name does.
 
         Args:
             weights: Values of the trainable variables.
             others: Values of the non-trainable variables.
             operands: Argument of the function, or a list of its arguments.
-            training: Ignored; part of the interface.
+            training: Ignored; Keras models have this argument.
 
         Returns:
             The results, and the values of the non-trainable variables after the call.
@@ -89,7 +89,12 @@ class FunctionModel:
 
 
 def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
-    """Raise TypeError: the default loss of models that cannot be trained."""
+    """Raise TypeError: the default loss of models that cannot be trained.
+
+    Args:
+        targets: Ignored; a loss has this argument.
+        outputs: Ignored; a loss has this argument.
+    """
     raise TypeError("a workload without training has no loss")
 
 
@@ -107,9 +112,9 @@ class BuiltModel:
         draw: Function of a random generator and the batch size that returns the operands of a
             kernel. It replaces `inputs`. None for other models.
         prepare: Function that converts the inputs on the device, once before the first step.
-        carried: A list if each step passes variables, such as a cache, to the next step; else None.
-            On JAX, the list contains the values of the variables. Models with common variables
-            share one list.
+        carried: A list if each step passes variables, such as a cache, to the next step; otherwise
+            None. On JAX, the list contains the values of the variables. Models with common
+            variables share one list.
         batch_size: The only batch size that the model accepts; None: any.
         no_loss_reason: Why a model without targets cannot be trained.
     """
@@ -126,14 +131,28 @@ class BuiltModel:
 
 
 def image_input(size: int) -> Any:
-    """Return the input of an image model, (batch, size, size, 3), float32 under every policy."""
+    """Return the Keras input of an image model.
+
+    Args:
+        size: Height and width of the images, in pixels.
+
+    Returns:
+        An input of shape (batch, size, size, 3), which is float32 under every dtype policy.
+    """
     import keras
 
     return keras.Input((size, size, 3), dtype="float32")
 
 
 def final_logits(x: Any) -> Any:
-    """Cast logits to float32, whichever dtype policy is set."""
+    """Append a layer that casts logits to float32, whichever Keras dtype policy is set.
+
+    Args:
+        x: The logits, a Keras tensor of any shape.
+
+    Returns:
+        The float32 logits, a Keras tensor of the same shape.
+    """
     from keras import layers
 
     return layers.Activation("linear", dtype="float32")(x)

@@ -76,8 +76,8 @@ class ClassicNetwork(ImageNetwork):
         Args:
             filters: Total output channels of all groups.
             kernel: Height and width of the window.
-            stride: Distance between windows.
-            padding: A padding of `conv_output_length`.
+            stride: Distance between windows, in pixels.
+            padding: Rule for adding zeros, "same" or "valid"; see `conv_output_length`.
             groups: Number of groups. Each group reads an equal part of the input channels.
         """
         whole_input = self.x
@@ -207,7 +207,12 @@ def _googlenet(network: ClassicNetwork) -> None:
 
 
 def _add_inception(network: ClassicNetwork, module: _Inception) -> None:
-    """Add the four branches of an inception module."""
+    """Add the four branches of an inception module.
+
+    Args:
+        network: The network to which the layers are added.
+        module: Number of filters of each convolution.
+    """
 
     def threes() -> None:
         network.convolution(module.reduce_threes, 1)

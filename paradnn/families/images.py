@@ -148,7 +148,7 @@ class ImageNetwork:
                 channel. Depthwise convolutions require `builds` to be false.
             kernel: Height and width of the window as two numbers, or one number for a square.
             stride: Distance between windows.
-            padding: A padding of `conv_output_length`.
+            padding: Rule for adding zeros, such as "same"; see `conv_output_length`.
             bias: Whether the convolution has a bias.
             added: Elements per example of a tensor that is added to the input.
             is_kept: Whether the backward pass needs the output. It does not if, for example, the
@@ -212,10 +212,11 @@ class ImageNetwork:
 
         Args:
             shortcut: Elements per example of the shortcut, which is added before the rectifier; 0
-                without a shortcut.
+                if there is no shortcut.
             normalizations: Number of normalizations: 1, or 2 if the projection of the shortcut is
                 normalized, too.
-            merged: Output of the shortcut in the Keras model.
+            merged: Output of the shortcut in the Keras model; None if there is no shortcut or no
+                Keras model.
             scales: Whether each channel has a trained scale in addition to the offset.
         """
         channels = normalizations * self.channels
@@ -244,7 +245,8 @@ class ImageNetwork:
         Args:
             kernel: Height and width of the window of max pooling; 0 for global average pooling.
             stride: Distance between windows; ignored for global average pooling.
-            padding: A padding of `conv_output_length`; ignored for global average pooling.
+            padding: Rule for adding zeros, such as "same"; see `conv_output_length`. Ignored for
+                global average pooling.
             is_last: Whether the output is the logits.
         """
         name = f"pool_{len(self.layers)}"
@@ -303,7 +305,7 @@ class ImageNetwork:
     def stem(
         self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True
     ) -> None:
-        """Add the first convolution with normalization and rectifier, and max pooling.
+        """Add the first convolution, its normalization and rectifier, and max pooling.
 
         Args:
             filters: Output channels.
@@ -387,13 +389,20 @@ def block_widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int
 
 
 class ImageModel(Model):
-    """A classifier of square images. One description of its layers yields costs and Keras model."""
+    """Base class for classifiers of square images.
+
+    `network` describes the layers once; costs and the Keras model are derived from it.
+    """
 
     convolves: ClassVar[bool] = True
     output_size: int
 
     def network(self, builds: bool = False) -> ImageNetwork:
-        """Return the network with all layers, and with the Keras model if `builds` is true."""
+        """Return the network with all layers and their costs.
+
+        Args:
+            builds: Whether to build the Keras model, too.
+        """
         raise NotImplementedError
 
     def layer_list(self) -> list[Layer]:
@@ -448,7 +457,7 @@ class Convolutional(ImageModel):
 
     @property
     def stem(self) -> tuple[int, int, int]:
-        """Filters, kernel and stride of the first convolution."""
+        """Number of filters, kernel and stride (both in pixels) of the first convolution."""
         if self.is_small:
             return self.filters, 3, 1
         return self.filters, 7, 2

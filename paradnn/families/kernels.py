@@ -65,7 +65,7 @@ class Kernel(Model):
 
         Args:
             batch_size: Number of examples; ignored if the kernel has no batch.
-            width: Bytes of an element.
+            width: Bytes per element.
         """
         raise NotImplementedError
 
@@ -120,7 +120,10 @@ class Kernel(Model):
         return 1
 
     def canonical_point(self, point: Any) -> Any:
-        """Return `point` with the default optimizer, because optimizers do not affect kernels.
+        """Return `point` with the default optimizer, because kernels use no optimizer.
+
+        Args:
+            point: A `Point`, one configuration to measure, whose model is this kernel.
 
         Raises:
             ConfigError: If the mode is not inference, the point has several devices, or batch_size
@@ -146,15 +149,21 @@ class Kernel(Model):
 
 @dataclass(frozen=True)
 class Messages(Kernel):
-    """A step that sends messages to other processes. It is neither compiled nor profiled."""
+    """Base class for steps that exchange messages with other processes.
+
+    Such a step is neither compiled nor profiled.
+    """
 
     is_communication: ClassVar[bool] = True
 
     def canonical_point(self, point: Any) -> Any:
-        """Return `point` with the default `compile`, because compilation does not affect messages.
+        """Return `point` with the default `compile`, and without a profile.
 
-        The profile, which presets such as measure=quick enable, is disabled in the returned point,
-        because messages have no operations to profile.
+        Compilation does not affect messages, and they have no operations to profile. Presets such
+        as measure=quick enable the profile.
+
+        Args:
+            point: A `Point`, one configuration to measure, whose model sends these messages.
 
         Raises:
             ConfigError: As for other kernels, or if measure.keep_trace is true.
@@ -193,10 +202,10 @@ class Gemm(Kernel):
 
     @property
     def size(self) -> str:
-        return f"{self.m}x{self.n}x{self.k} {self._letters}"
+        return f"{self.m}x{self.n}x{self.k} {self._transpose_letters}"
 
     @property
-    def _letters(self) -> str:
+    def _transpose_letters(self) -> str:
         """One letter per matrix, as in BLAS: n, or t if the matrix is transposed."""
         first = "t" if self.transpose_a else "n"
         second = "t" if self.transpose_b else "n"
@@ -208,7 +217,7 @@ class Gemm(Kernel):
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         return self.operation(
-            batch_size, precision, variant=self._letters, m=self.m, n=self.n, k=self.k
+            batch_size, precision, variant=self._transpose_letters, m=self.m, n=self.n, k=self.k
         )
 
     def build(self) -> BuiltModel:
@@ -267,8 +276,13 @@ class SparseGemm(Kernel):
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """Return the FLOPs of one step, and the bytes that it reads and writes.
 
-        Each nonzero element of A multiplies one row of B. The step therefore reads at most as many
-        rows of B as A has nonzero elements. With dense storage, zeros are read and multiplied, too.
+        Each nonzero element of A multiplies one row of B. If A has fewer nonzero elements than B
+        has rows, the step reads only one row of B per nonzero element. With dense storage, zeros
+        are read and multiplied, too.
+
+        Args:
+            batch_size: Ignored, because the kernel has no batch.
+            width: Bytes per element.
         """
         if self.storage == "dense":
             elements = self.m * self.k + self.k * self.n + self.m * self.n
@@ -283,6 +297,10 @@ class SparseGemm(Kernel):
 
         The inner size of the operation is the mean number of nonzero elements in a row of A,
         rounded down, but at least 1. With dense storage, the inner size is k.
+
+        Args:
+            batch_size: Ignored, because the kernel has no batch.
+            precision: Type of the elements.
         """
         inner = max(1, self.stored_elements // self.m)
         if self.storage == "dense":
@@ -487,7 +505,14 @@ class Elementwise(Kernel):
     operations: int = option(1, "products, one after another", low=1, high=256)
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """Return FLOPs and bytes of unfused products: each reads two tensors and writes one."""
+        """Return FLOPs and bytes of the products if they are not fused.
+
+        Each product then reads two tensors and writes one.
+
+        Args:
+            batch_size: Ignored, because the kernel has no batch.
+            width: Bytes per element.
+        """
         products = self.operations * self.elements
         return products, 3 * width * products
 
@@ -562,7 +587,7 @@ class RecurrentKernel(Kernel):
         return _GATES[self.cell] * self.hidden
 
     def shapes(self, batch_size: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Return the shapes of the operands, and the shapes of the results.
+        """Return the shapes of operands and results in the kernel's direction.
 
         A series over time is (steps, batch, width). "Gradients of the gates" are the gradients of
         their values before the activation.
@@ -573,6 +598,12 @@ class RecurrentKernel(Kernel):
           the forward pass. The results are the gradients of the gates and of the initial states.
         - backward_weights: the operands are the states before each step, and the gradients of the
           gates. The result is the gradient of the weights.
+
+        Args:
+            batch_size: Number of sequences in the batch.
+
+        Returns:
+            The shapes of the operands, and the shapes of the results.
         """
         weights = (self.hidden, self.gates)
         states = [(batch_size, self.hidden)] * _STATES[self.cell]
@@ -621,13 +652,13 @@ class RecurrentKernel(Kernel):
 
 
 class _Cells:
-    """The three directions of a recurrent layer, composed of the operations of one framework.
+    """One recurrent layer and its two gradients, composed of the operations of one framework.
 
     "Gradients of the gates" are the gradients of their values before the activation.
 
     Args:
         cell: Type of cell: vanilla, lstm or gru.
-        operations: A module of `paradnn.families.parts`.
+        operations: The framework's module of operations, which `paradnn.families.parts` documents.
     """
 
     def __init__(self, cell: str, operations: Any) -> None:
@@ -680,7 +711,7 @@ class _Cells:
         For a GRU, the gradients of the gates are the gradients of the products h u.
 
         Args:
-            gradients: Gradients of the outputs.
+            gradients: Gradients of the outputs, (steps, batch, hidden).
             weights: (hidden, gates x hidden).
             saved: Values that the forward pass saved. A vanilla cell saves the outputs. An LSTM
                 saves the gates i, f, g, o, and the cell states before the steps. A GRU saves the
@@ -738,8 +769,11 @@ class _Cells:
     def backward_weights(self, states: Any, gradients: Any) -> Any:
         """Return the gradient of the weights, (hidden, gates x hidden).
 
-        It is one matrix product over all steps: the transposed states before the steps, times the
-        gradients of the gates.
+        It is one matrix product over all steps: the transposed states times the gradients.
+
+        Args:
+            states: States before each step, (steps, batch, hidden).
+            gradients: Gradients of the gates, (steps, batch, gates x hidden).
         """
         flat_states = self._ops.reshape(states, (-1, states.shape[-1]))
         flat_gradients = self._ops.reshape(gradients, (-1, gradients.shape[-1]))
@@ -793,9 +827,11 @@ def kernel_workload(
 
 
 def framework_operations() -> tuple[Any, str]:
-    """Return the module of operations for Keras' backend, and the name of the operand type.
+    """Return the operations of the framework that is Keras' backend.
 
-    `paradnn.families.parts` documents the module.
+    Returns:
+        The module of operations, which `paradnn.families.parts` documents, and the name of the
+        operands' type.
     """
     import keras
 
@@ -804,7 +840,12 @@ def framework_operations() -> tuple[Any, str]:
 
 
 def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-    """Draw an array of standard normal float32 numbers for each shape."""
+    """Draw arrays of standard normal float32 numbers, one for each shape.
+
+    Args:
+        generator: Source of random numbers.
+        shapes: Shapes of the arrays.
+    """
     return [generator.standard_normal(shape, dtype="float32") for shape in shapes]
 
 

@@ -24,8 +24,10 @@ class Operation:
 
     Attributes:
         kind: Name of the kernel that measures the operation, such as "gemm".
-        variant: Variant of the kernel: n or t for each operand of a matrix product, as in BLAS; the
-            storage of a sparse matrix; or the direction. A recurrent layer has cell and direction.
+        variant: Variant of the kernel. A matrix product has one letter per operand, as in BLAS: n,
+            or t if it is transposed. A sparse product has the storage of the sparse matrix. A
+            convolution has its direction. A recurrent layer has its cell and direction. An
+            elementwise operation has "product".
         m: Rows of the product.
         n: Columns of the product.
         k: Inner size of the product. In every direction, convolutions and recurrent layers have the
@@ -55,7 +57,10 @@ class Operation:
 
     @property
     def product(self) -> tuple[int, int, int, int]:
-        """m, n and k of the product in this direction, and the number of consecutive products."""
+        """Sizes of the matrix product in this direction.
+
+        They are m, n and k of the product, and the number of consecutive products.
+        """
         if self.variant.endswith("backward_weights"):
             # In this direction, a recurrent layer computes one product over all its steps.
             return self.k, self.n, self.m * self.calls, 1
@@ -81,7 +86,13 @@ class Operation:
 
 @dataclass(frozen=True)
 class RepeatedOperation:
-    """An operation of a layer, and the mean number of times that it runs in a step."""
+    """An operation of a layer, and how often it runs in a step.
+
+    Attributes:
+        layer: Name of the layer.
+        operation: The operation.
+        count: Mean number of times that the operation runs in a step.
+    """
 
     layer: str
     operation: Operation
@@ -150,7 +161,7 @@ def _matrix_product(product: Multiply, direction: str, batch_size: int, width: i
         product: The product in the forward pass.
         direction: One of `DIRECTIONS`.
         batch_size: Number of examples.
-        width: Bytes of an element.
+        width: Bytes per element.
     """
     if product.pairs:
         batch = batch_size * product.pairs
@@ -188,7 +199,7 @@ def convolution(product: Convolve, direction: str, batch_size: int, width: int) 
         product: The convolution of one image.
         direction: One of `DIRECTIONS`.
         batch_size: Number of images.
-        width: Bytes of an element.
+        width: Bytes per element.
     """
     output_height, output_width = product.output
     window = product.kernel[0] * product.kernel[1]

@@ -63,7 +63,7 @@ class ExternalModel(Model):
 
     @property
     def short_name(self) -> str:
-        """Name of the model in one word, such as the name of its file."""
+        """Short name of the model, such as the name of its file."""
         return self.size_template.format_map(vars(self))
 
     @property
@@ -90,7 +90,7 @@ class ExternalModel(Model):
         """Return this class, extended by an option for each key of a stored run that it lacks.
 
         Args:
-            keys: The `model` keys of the run.
+            keys: The run's `model` keys, without the prefix, and their values.
         """
         value_type: Any = bool | int | float | str | None
         further = {
@@ -120,7 +120,11 @@ class _Parameter(NamedTuple):
 def _extended(cls: Any, parameters: tuple[tuple[str, _Parameter], ...]) -> Any:
     """Return the options class `cls`, extended by an option for each parameter.
 
-    Equal parameters yield the same class.
+    Equal arguments return the same class.
+
+    Args:
+        cls: Dataclass of options.
+        parameters: Name and definition of each parameter.
     """
     if not parameters:
         return cls
@@ -167,6 +171,9 @@ class UserModel(ExternalModel):
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
         """Create the model from its keys, which include the parameters of the function.
 
+        Args:
+            keys: Key -> value, without the prefix `model.`.
+
         Raises:
             ConfigError: If the function is not found, one of its parameters cannot be a key, a key
                 is unknown, or a value is missing or invalid.
@@ -206,7 +213,7 @@ class UserModel(ExternalModel):
 
 
 def _as_option(parameter: _Parameter) -> _Parameter:
-    """Return the parameter of a function as an option.
+    """Return the definition of the `model` key for a parameter of the user's function.
 
     The default becomes None if it is missing or computed. A parameter with choices is a string.
     """
@@ -218,7 +225,7 @@ def _as_option(parameter: _Parameter) -> _Parameter:
 
 
 def _find_function(build: str) -> tuple[Path, str]:
-    """Find the file and the function that `model.build` names.
+    """Return the file that `model.build` names, and the name of the function in it.
 
     Args:
         build: `file.py:function` or `package.module:function`.
@@ -248,9 +255,13 @@ def _find_function(build: str) -> tuple[Path, str]:
 
 
 def content_of(path: Path) -> tuple[bytes, str]:
-    """Return the content of a file, and the first 16 hexadecimal digits of its SHA-256 hash.
+    """Read a file that all points of a sweep need; the result is cached until the file is modified.
 
-    The result is cached until the file is modified, because all points of a sweep need it.
+    Args:
+        path: The file.
+
+    Returns:
+        The content, and the first 16 hexadecimal digits of its SHA-256 hash.
     """
     return _content(path, path.stat().st_mtime_ns)
 
@@ -262,11 +273,12 @@ def _content(path: Path, _modified_ns: int) -> tuple[bytes, str]:
 
 
 def unchanged(name: str, source: str) -> Path:
-    """Return the path of a model's file, if the file still has the hash `source`.
+    """Return the path of a model's file, after checking that the file has not changed.
 
     Args:
         name: The path as text.
-        source: Hash of the file when the driver read it.
+        source: First 16 hexadecimal digits of the file's SHA-256 hash when the driver, which plans
+            the measurements, read it.
 
     Raises:
         UnavailableError: If the file has changed or is missing.
@@ -367,9 +379,14 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Para
 
 
 def _annotated_type(text: str) -> tuple[Any, tuple[str, ...]]:
-    """Return the type that an annotation names, and the values that a Literal allows.
+    """Interpret the annotation of a function's parameter.
 
-    The type is None if no key can have this type. The values are empty without a Literal.
+    Args:
+        text: Source of the annotation, such as "int | None".
+
+    Returns:
+        The type of the key, or None if no key can have the annotated type; and the values that a
+        Literal allows, which are empty without a Literal.
     """
     text = re.sub(r"\w+\.(?=Literal|Optional)", "", text)
     optional = re.fullmatch(r"Optional\[(.*)\]|(.*) \| None|None \| (.*)", text)
@@ -417,7 +434,7 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
     """Return the keys with the absolute path of the model's file, and with its hash as `source`.
 
     Args:
-        keys: Keys of the model.
+        keys: Key of the model -> value, without the prefix `model.`.
         key: The key whose value is the path.
         remedy: Remedy in the error message if the file does not exist.
 
@@ -437,7 +454,7 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class _File(ExternalModel):
-    """A model in a file."""
+    """Base class for models in a file."""
 
     path: str = option("", "path of the model's file")
     source: str = option("", "hash of the file; set automatically")
@@ -468,7 +485,11 @@ class KerasFile(_File):
     def canonical_point(self, point: Any) -> Any:
         """Return `point` unchanged, after checking its precision.
 
-        A framework computes in the types of the file, whereas an engine converts them.
+        A framework computes in the types that the file declares. An inference engine, such as
+        OpenVINO, converts them.
+
+        Args:
+            point: A `Point`, one configuration to measure, whose model is this one.
 
         Raises:
             ConfigError: If a framework runs the model, and precision is not the default, float32.
@@ -579,7 +600,7 @@ class Exported(_File):
 
 @dataclass(frozen=True)
 class _Package(ExternalModel):
-    """An architecture of another package, which runs in PyTorch."""
+    """Base class for architectures of another package, which run in PyTorch."""
 
     input_shape: tuple[int, ...] = option(
         (), "shape of an input without the batch; []: default of the architecture", low=1
@@ -590,6 +611,9 @@ class _Package(ExternalModel):
         """Create the model from its keys.
 
         The worker passes keys that are not options of the model to the package.
+
+        Args:
+            keys: Key -> value, without the prefix `model.`.
 
         Raises:
             ConfigError: If a value is invalid, cannot be passed to the package, or requests
@@ -638,10 +662,13 @@ class _Package(ExternalModel):
         return user_workload(module_and_example, f"{self.name}'s {self.short_name}")
 
     def instantiate(self, package: Any) -> tuple[Any, Any]:
-        """Return a PyTorch module of the package, and an example of its input.
+        """Make the PyTorch module, and an example of its input.
 
         Args:
             package: The imported package.
+
+        Returns:
+            The module, and an array: a batch of one example.
 
         Raises:
             UnavailableError: If the package does not know the architecture, or rejects a key.
@@ -698,10 +725,14 @@ class Transformers(_Package):
         return super().from_config(keys)
 
     def instantiate(self, package: Any) -> tuple[Any, Any]:
-        """Return the module with a head, and an example of its input: tokens or an image.
+        """Make the PyTorch module with a head, and an example of its input: tokens or an image.
 
         The head is the first that the architecture supports of masked language modeling, causal
-        language modeling and image classification. Without any of them, the module has no head.
+        language modeling and image classification. If it supports none of them, the module has no
+        head.
+
+        Args:
+            package: The imported package transformers.
         """
         import numpy as np
 
@@ -724,7 +755,10 @@ class Transformers(_Package):
         return module, example
 
     def _package_config(self, package: Any) -> Any:
-        """Return the configuration object of the package, with the model's further keys applied.
+        """Make the package's configuration object, with the model's further keys applied.
+
+        Args:
+            package: The imported package transformers.
 
         Raises:
             UnavailableError: If the package has no such configuration, or the configuration has no

@@ -85,8 +85,8 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
     of a head reads its weights once for all levels.
 
     Args:
-        height: Height of the image.
-        width: Width of the image.
+        height: Height of the image, in pixels.
+        width: Width of the image, in pixels.
         classes: Number of classes.
     """
     network = ImageNetwork(height, width)
@@ -105,9 +105,14 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
         positions += network.height * network.width
 
     def shared(name: str, filters: int, targets: int = 0) -> Layer:
-        """Return a head's 3x3 convolution over the positions of all levels, as one column.
+        """Return a 3x3 convolution of a head, which runs on all levels of the pyramid.
 
-        For an output convolution, `targets` is the number of targets per position; otherwise 0.
+        The positions of all levels form one column, because the levels share the weights.
+
+        Args:
+            name: Name of the layer.
+            filters: Output channels.
+            targets: For an output convolution, number of targets per position; otherwise 0.
         """
         head = ImageNetwork(positions, 1, _CHANNELS)
         head.convolve(filters, 3, bias=True)
@@ -120,10 +125,13 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
 
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
-    """Build P3 to P7 from the outputs C3 to C5 of the backbone.
+    """Build the levels P3 to P7 of the feature pyramid.
 
     A coarser level is upsampled by 2 and added to the next finer level. If the upsampled level has
     one row or column more than the finer level, its last row or column is cropped.
+
+    Args:
+        features: Outputs C3 to C5 of the backbone, at strides of 8, 16 and 32 pixels.
     """
     from keras import layers
 
@@ -147,7 +155,7 @@ def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
     """Build a head and apply it to all levels, which share its weights.
 
     Args:
-        levels: The levels of the pyramid.
+        levels: The levels P3 to P7 of the pyramid.
         numbers: Number of outputs per anchor.
         name: Name of the head.
         bias: Initial bias of the output convolution.

@@ -68,9 +68,10 @@ class Recurrent(Model):
         return [embedding(length, width, self.vocab_size), *[cell] * self.layers, last]
 
     def _saved(self) -> tuple[int, int]:
-        """Return the number of inner vectors and of outputs that the backward pass of a cell needs.
+        """Count the vectors that the backward pass of a cell needs from the forward pass.
 
-        The numbers are totals over all time steps. Inner vectors are, for example, gates.
+        Returns the number of inner vectors, such as gates, and the number of outputs. The numbers
+        are totals over all time steps.
 
         - rnn: needs the state h, which is the output, at every step. It determines the gradient of
           tanh.

@@ -45,7 +45,7 @@ class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
         ]
 
     def call(self, x: Any, first: Any = None) -> Any:
-        """Rotate the heads of each token by its position.
+        """Rotate each head of each token by an angle that depends on the token's position.
 
         Args:
             x: (batch, n, heads, head).
@@ -158,7 +158,12 @@ class Attention:
 
 
 def split(x: Any, *widths: int) -> list[Any]:
-    """Split x along the last axis into consecutive parts of the given widths."""
+    """Split a tensor along the last axis into consecutive parts.
+
+    Args:
+        x: The tensor.
+        widths: Size of each part along the last axis; the sum is the size of this axis of x.
+    """
     ends = list(accumulate(widths))
     # PyTorch's compiler cannot trace Keras' split.
     if _ON_TORCH:
@@ -235,8 +240,16 @@ class Network:
 def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     """Replace `keras.ops.dot_product_attention` in older versions of Keras that lack it.
 
-    Query, key and value have the shapes documented in `attend`, with the same number of heads. The
-    result has the shape of the query. The softmax is computed in float32, as on TensorFlow.
+    The softmax is computed in float32, as on TensorFlow.
+
+    Args:
+        query: (batch, queries, heads, head).
+        key: (batch, keys, heads, head).
+        value: (batch, keys, heads, head).
+        is_causal: Whether each query attends only to the keys up to its own position.
+
+    Returns:
+        A tensor with the shape of the query.
     """
     scores = ops.einsum("bqhd,bkhd->bhqk", query, key)
     scores = ops.cast(scores, "float32") / math.sqrt(query.shape[-1])
@@ -282,7 +295,7 @@ def dense_layer(
         deviation: Standard deviation of normally distributed initial weights. If None, they are
             Glorot uniform.
         use_bias: Whether the layer has a bias.
-        activation: Activation function; None: none.
+        activation: Activation function, as for `keras.layers.Dense`; None for a linear layer.
     """
     if deviation:
         initializer = initializers.RandomNormal(stddev=deviation)
@@ -327,9 +340,14 @@ class TiedEmbedding(layers.Layer):  # type: ignore[misc]
             self.bias = self.add_weight(shape=self._shape[:1], initializer="zeros", name="bias")
 
     def call(self, x: Any, reverse: bool = False) -> Any:
-        """Map tokens (batch, length) to vectors (batch, length, width).
+        """Look up the vectors of tokens, or compute logits with the same table.
 
-        With `reverse`, map vectors (batch, length, width) to logits (batch, length, vocabulary).
+        Args:
+            x: Tokens (batch, length); with `reverse`, vectors (batch, length, width).
+            reverse: Whether to act as the output layer.
+
+        Returns:
+            Vectors (batch, length, width); with `reverse`, logits (batch, length, vocabulary).
         """
         if reverse:
             logits = ops.matmul(x, ops.transpose(self.table))
@@ -494,9 +512,16 @@ class Experts(layers.Layer):  # type: ignore[misc]
 
 
 def sinusoids(length: int, width: int) -> np.ndarray:
-    """Return sinusoidal positions (length, width) as in Vaswani et al. 2017, section 3.5.
+    """Return sinusoidal positions as in Vaswani et al. 2017, section 3.5.
 
     Column 2 i is the sine and column 2 i + 1 the cosine of position / 10000^(2 i / width).
+
+    Args:
+        length: Number of positions.
+        width: Width of the vectors.
+
+    Returns:
+        An array of shape (length, width).
     """
     positions = np.arange(length)[:, None]
     columns = np.arange(width)[None, :]

@@ -89,13 +89,17 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 def _input_spec(
     tensor: Any, label: str, input_shape: tuple[int, ...], *, is_only: bool
 ) -> tuple[ArraySpec, int | None]:
-    """Return the array of an input, and the batch size that the program requires (None: any).
+    """Specify the array that is drawn for an input of the program.
 
     Args:
         tensor: The example tensor that the program stores for the input.
         label: Name of the input in messages.
         input_shape: `model.input_shape`, which fills open sizes.
         is_only: Whether the program has no other input.
+
+    Returns:
+        The specification of the array; and the batch size that the program requires, or None if
+        the program accepts any batch size.
 
     Raises:
         UnavailableError: If the input is not a tensor, not numeric, or has sizes that stay open.
@@ -117,7 +121,7 @@ def _no_tensor(label: str) -> str:
 def plain_archive(path: Path) -> io.BytesIO:
     """Return a copy of the archive without the members that PyTorch would unpickle.
 
-    PyTorch loads this copy, so the loaded content is exactly the checked content.
+    `exported_workload` loads this copy, so the loaded content is exactly the checked content.
 
     Raises:
         UnavailableError: If weights or constants are pickled, or the archive is not a program of
@@ -146,7 +150,15 @@ def plain_archive(path: Path) -> io.BytesIO:
 
 
 def _require_program(path: Path, members: list[str]) -> None:
-    """Raise UnavailableError if an archive of PyTorch is not a program of `torch.export.save`."""
+    """Check that an archive of PyTorch is a program of `torch.export.save`.
+
+    Args:
+        path: The archive, for the message.
+        members: Names of the archive's members.
+
+    Raises:
+        UnavailableError: If it is another kind of archive, or PyTorch 2.7 or older wrote it.
+    """
     remedy = "save the module with torch.export.save"
     if any("/code/" in name for name in members):
         raise UnavailableError(f"{path.name} is a TorchScript file: {remedy}")

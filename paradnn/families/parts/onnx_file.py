@@ -22,14 +22,14 @@ from paradnn.families.parts.inputs import array_spec, common_batch, filled_shape
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """An ONNX model with those attributes of a Keras model that steps use.
+    """An ONNX model with the attributes of a Keras model that a timed step needs.
 
     Attributes:
         model: The `onnx.ModelProto`.
         types: NumPy types of the model's inputs.
         trainable_variables: One object whose `shape` is (number of weights,).
-        non_trainable_variables: One object whose `shape` is (number of moving statistics,), those
-            of batch normalization.
+        non_trainable_variables: One object whose `shape` is (number of moving statistics of batch
+            normalization,).
     """
 
     model: Any
@@ -89,7 +89,14 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 
 
 def graph_inputs(model: Any) -> list[Any]:
-    """Return the inputs of the graph that are not weights."""
+    """Return the inputs of the graph that are not weights.
+
+    Args:
+        model: An `onnx.ModelProto`.
+
+    Returns:
+        The inputs, each an `onnx.ValueInfoProto`.
+    """
     graph = model.graph
     weights = {entry.name for entry in graph.initializer}
     weights |= {entry.values.name for entry in graph.sparse_initializer}
@@ -97,7 +104,15 @@ def graph_inputs(model: Any) -> list[Any]:
 
 
 def _element_type(entry: Any, label: str) -> Any:
-    """Return the NumPy type of an input; raises UnavailableError if it cannot be drawn."""
+    """Return the NumPy type of an input.
+
+    Args:
+        entry: The input, an `onnx.ValueInfoProto`.
+        label: Name of the input in messages.
+
+    Raises:
+        UnavailableError: If the input is not a numeric tensor.
+    """
     import onnx
 
     if entry.type.WhichOneof("value") != "tensor_type":
@@ -118,7 +133,11 @@ def _element_type(entry: Any, label: str) -> Any:
 
 
 def _described_type(kind: Any) -> str:
-    """Describe the ONNX type of a value, such as "a sequence of maps"."""
+    """Describe the ONNX type of a value, such as "a sequence of maps".
+
+    Args:
+        kind: The type, an `onnx.TypeProto`.
+    """
     name = kind.WhichOneof("value")
     if name == "sequence_type":
         element = _described_type(kind.sequence_type.elem_type)
@@ -134,9 +153,14 @@ def _described_type(kind: Any) -> str:
 
 
 def _sizes(entry: Any, label: str) -> list[int | str | None] | None:
-    """Return the sizes of the axes of an input; None if the file leaves their number open.
+    """Return the sizes of the axes of an input.
 
-    An entry is the size, or the name of an open size, or None for an open size without a name.
+    Args:
+        entry: The input, an `onnx.ValueInfoProto`.
+
+    Returns:
+        For each axis: its size; its name if the file leaves the size open; or None for an open size
+        without a name. None in place of the list if the file leaves the number of axes open.
     """
     tensor = entry.type.tensor_type
     if not tensor.HasField("shape"):
@@ -151,14 +175,17 @@ def _sizes(entry: Any, label: str) -> list[int | str | None] | None:
 
 
 def _check_batch_axes(labels: Sequence[str], sizes: Sequence[Sequence[Any] | None]) -> None:
-    """Raise UnavailableError if the batch is not the first axis of an input.
+    """Check that the batch is the first axis of every input.
 
-    If the first axis of an input has an open size with a name, this name stands for the batch. An
+    If the size of an input's first axis is open and has a name, this name denotes the batch. An
     input with this name in a later axis, and not in the first axis, is rejected.
 
     Args:
         labels: Name of each input in messages.
-        sizes: Sizes of the axes of each input, as from `_sizes`.
+        sizes: Sizes of the axes of each input, as `_sizes` returns them.
+
+    Raises:
+        UnavailableError: If an input is rejected.
     """
     known = [axes for axes in sizes if axes]
     batch_names = {axes[0] for axes in known if isinstance(axes[0], str)}
@@ -180,9 +207,14 @@ def _drawn_array(shape: tuple[int, ...], dtype: Any, label: str) -> ArraySpec:
 
 
 def _check_output(entry: Any, label: str) -> None:
-    """Raise UnavailableError if an output is not a numeric tensor.
+    """Check that an output is a numeric tensor, because ParaDnn compares outputs between engines.
 
-    ParaDnn compares outputs between engines, which requires numbers.
+    Args:
+        entry: The output, an `onnx.ValueInfoProto`.
+        label: Name of the output in messages.
+
+    Raises:
+        UnavailableError: If it is not a numeric tensor.
     """
     import onnx
 
@@ -255,8 +287,12 @@ def parameter_counts(model: Any) -> tuple[int, int]:
     in all bodies of branches, loops and functions. Linear models of ONNX-ML store their
     coefficients in attributes, which count, too.
 
+    Args:
+        model: An `onnx.ModelProto`.
+
     Returns:
-        The number of trainable weights, and of moving statistics of batch normalization.
+        The number of elements of trainable weights, and of moving statistics of batch
+        normalization.
     """
     trainable = 0
     fixed = 0
@@ -290,12 +326,24 @@ def _is_weight(constant: _Constant, uses: Sequence[tuple[str, int]]) -> bool:
 
 
 def _has_use_in(table: Mapping[str, tuple[int, ...]], uses: Sequence[tuple[str, int]]) -> bool:
-    """Return whether the table lists one of the uses, each (operator, position of the input)."""
+    """Return whether a constant has a use that the table lists.
+
+    Args:
+        table: Operator -> positions of its inputs.
+        uses: Uses of the constant, each (operator, position of the input).
+    """
     return any(position in table.get(kind, ()) for kind, position in uses)
 
 
 def _scopes(model: Any) -> Iterator[tuple[dict[str, _Constant], list[Any]]]:
-    """Yield, for each graph and function, its constants by name, and the nodes that may use them."""
+    """Collect the constants of each graph and function of a model.
+
+    Args:
+        model: An `onnx.ModelProto`.
+
+    Yields:
+        For each graph and function: its constants by name, and the nodes that may use them.
+    """
     graphs = [(model.graph, list(model.graph.node))]
     graphs += [(function, list(function.node)) for function in model.functions]
     while graphs:

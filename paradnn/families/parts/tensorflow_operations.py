@@ -26,12 +26,12 @@ filters = images
 
 
 def convolution_forward(images: Any, filters: Any, kernel: Conv2d) -> Any:
-    return tf.raw_ops.Conv2D(input=images, filter=filters, **_options(kernel))
+    return tf.raw_ops.Conv2D(input=images, filter=filters, **_convolution_options(kernel))
 
 
 def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> Any:
     sizes = list(kernel.images(gradient.shape[0]))
-    options = _options(kernel)
+    options = _convolution_options(kernel)
     return tf.raw_ops.Conv2DBackpropInput(
         input_sizes=sizes, filter=filters, out_backprop=gradient, **options
     )
@@ -39,14 +39,13 @@ def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> A
 
 def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
     sizes = list(kernel.filter_shape)
-    options = _options(kernel)
+    options = _convolution_options(kernel)
     return tf.raw_ops.Conv2DBackpropFilter(
         input=images, filter_sizes=sizes, out_backprop=gradient, **options
     )
 
 
-def _options(kernel: Conv2d) -> dict[str, Any]:
-    """Return the arguments of a convolution: strides and paddings of all four axes, and layout."""
+def _convolution_options(kernel: Conv2d) -> dict[str, Any]:
     paddings = [(0, 0), *((pad, pad) for pad in kernel.padding), (0, 0)]
     strides = [1, *kernel.stride, 1]
     order = (0, 1, 2, 3) if kernel.layout == "NHWC" else (0, 3, 1, 2)

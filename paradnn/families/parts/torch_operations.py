@@ -55,7 +55,15 @@ def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> 
 
 
 def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, position: int) -> Any:
-    """Return the gradient of the images (position 0) or of the filters (position 1)."""
+    """Return one gradient of a convolution.
+
+    Args:
+        gradient: Gradient of the output.
+        images: Input of the convolution.
+        filters: Weights of the convolution.
+        kernel: The convolution, which defines stride and padding.
+        position: 0 for the gradient of the images, 1 for the gradient of the filters.
+    """
     gradients = torch.ops.aten.convolution_backward(
         gradient,
         images,
@@ -73,7 +81,7 @@ def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, position
 
 
 def _shape_only(like: Any, shape: Sequence[int]) -> Any:
-    """Return a tensor that stands only for its shape: all its elements share one memory location.
+    """Return a tensor of which only the shape matters: all elements share one memory location.
 
     Args:
         like: Tensor with the same type and device.

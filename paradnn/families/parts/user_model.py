@@ -60,7 +60,7 @@ def user_workload(
         result = call_with_zeros(example_size)
     except Exception:
         _check_parameter_types(model, name)
-        size = _size_of_example(example)
+        size = _batch_size_of_example(example)
         if size == example_size:
             raise
         # The model may work only with the batch size of its example.
@@ -77,8 +77,7 @@ def user_workload(
     return BuiltModel(model, inputs, (target,), loss, prepare=prepare, batch_size=batch_size)
 
 
-def _size_of_example(example: Any) -> int:
-    """Return the batch size of the example; 1 without an example."""
+def _batch_size_of_example(example: Any) -> int:
     if example is None:
         return 1
     first = example[0] if isinstance(example, list | tuple) else example
@@ -86,7 +85,15 @@ def _size_of_example(example: Any) -> int:
 
 
 def _check_parameter_types(model: keras.Model, name: str) -> None:
-    """Raise UnavailableError if a PyTorch module has 16-bit or float64 parameters."""
+    """Check that the floating-point parameters of a PyTorch module are float32.
+
+    Args:
+        model: The Keras model that wraps the module; other models pass the check.
+        name: Name of the user's function or file in messages.
+
+    Raises:
+        UnavailableError: If the module has parameters of another floating-point type.
+    """
     wrapper = getattr(model, "wrapper", None)
     if wrapper is None:
         return
@@ -104,14 +111,21 @@ def _check_parameter_types(model: keras.Model, name: str) -> None:
 
 
 def _as_argument(tensors: list[Any]) -> Any:
-    """Return the argument of the model: the tensor if it is the only one, else the list."""
+    """Return the only tensor, or the list if it has several tensors."""
     if len(tensors) == 1:
         return tensors[0]
     return tensors
 
 
 def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
-    """Return the model as a Keras model, and the example of its input (None without an example).
+    """Return the model as a Keras model, and the example of its input.
+
+    Args:
+        returned: The value that the user's function returned, as in `user_workload`.
+        name: Name of the function or file in messages.
+
+    Returns:
+        The model, and the example, which is None if the function returned no example.
 
     Raises:
         UnavailableError: If the value contains no model, or a model that requires a different
@@ -158,7 +172,15 @@ def _require_backend(framework: str, statement: str) -> None:
 
 
 def check_jax_function(function: Callable[..., Any], name: str) -> None:
-    """Raise UnavailableError if a function cannot be called with parameters and inputs."""
+    """Check that a JAX function can be called with parameters and inputs.
+
+    Args:
+        function: The function.
+        name: Name of the user's function or file in messages.
+
+    Raises:
+        UnavailableError: If the function does not accept these arguments.
+    """
     try:
         signature = inspect.signature(function)
     except ValueError:  # some callables have no signature
@@ -182,7 +204,7 @@ def _jax_model(function: Callable[..., Any], parameters: Any) -> keras.Model:
 
 
 def torch_model(module: Any) -> keras.Model:
-    """Return the PyTorch module as a Keras model.
+    """Wrap a PyTorch module (`torch.nn.Module`) in a Keras model.
 
     Under a 16-bit dtype policy, the model runs with PyTorch's automatic mixed precision.
     """
@@ -217,10 +239,21 @@ def torch_model(module: Any) -> keras.Model:
 def _input_specs(
     model: keras.Model, example: Any, input_shape: Sequence[int], name: str
 ) -> tuple[tuple[ArraySpec, ...], int | None]:
-    """Return the arrays of a batch, and the only batch size that the model accepts (None: any).
+    """Specify the arrays of a batch for a user's model.
 
     The first available source determines the shapes: the example, `input_shape`, or the inputs that
     a Keras model declares.
+
+    Args:
+        model: The model.
+        example: Array, or list of arrays, that the user gave as an example of the input; or None.
+        input_shape: `model.input_shape`, the shape of the only input without the batch; empty if
+            the key is not set.
+        name: Name of the user's function or file in messages.
+
+    Returns:
+        The specification of each array; and the only batch size that the model accepts, or None if
+        it accepts any batch size.
 
     Raises:
         UnavailableError: If the shapes are unknown or open, or an input is not supported.
@@ -284,10 +317,19 @@ def _specs_of_example(model: keras.Model, example: Any, name: str) -> tuple[Arra
 
 
 def _check_parameters(model: keras.Model, count: int, name: str) -> None:
-    """Raise UnavailableError if a model cannot be called with `count` inputs.
+    """Check that a model can be called with the given number of inputs.
 
     PyTorch modules receive their inputs as positional arguments. Keras models receive one list of
-    inputs as the only argument. The message names the parameter that prevents the call.
+    inputs as the only argument.
+
+    Args:
+        model: The model.
+        count: Number of inputs.
+        name: Name of the user's function or file in messages.
+
+    Raises:
+        UnavailableError: If the call is impossible. The message names the parameter that prevents
+            it.
     """
     wrapper = getattr(model, "wrapper", None)
     if wrapper is None:
@@ -311,7 +353,15 @@ def _check_parameters(model: keras.Model, count: int, name: str) -> None:
 
 
 def _check_call(model: keras.Model, name: str) -> None:
-    """Raise UnavailableError if a Keras model requires more than one argument."""
+    """Check that a Keras model requires only one argument.
+
+    Args:
+        model: The model.
+        name: Name of the user's function or file in messages.
+
+    Raises:
+        UnavailableError: If it requires more arguments.
+    """
     parameters = list(inspect.signature(model.call).parameters.values())
     for parameter in parameters[1:]:
         is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
@@ -323,7 +373,17 @@ def _check_call(model: keras.Model, name: str) -> None:
 
 
 def _as_array(value: Any, label: str) -> np.ndarray:
-    """Return the example as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
+    """Return the example of an input as a NumPy array.
+
+    bfloat16, which NumPy lacks, becomes float32.
+
+    Args:
+        value: The example, such as a PyTorch tensor on any device.
+        label: Name of the input in messages.
+
+    Raises:
+        UnavailableError: If the value cannot become an array.
+    """
     if hasattr(value, "detach"):  # a PyTorch tensor, which may be on a GPU
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
@@ -338,7 +398,15 @@ def _as_array(value: Any, label: str) -> np.ndarray:
 
 
 def _input_labels(model: keras.Model, count: int, name: str) -> list[str]:
-    """Return the label of each input for messages, with its name, or its number without a name."""
+    """Return a label for each input of a model, for use in messages.
+
+    A label contains the name of the input. If names are unknown, it contains the number.
+
+    Args:
+        model: The model.
+        count: Number of inputs.
+        name: Name of the user's function or file.
+    """
     declared = getattr(model, "inputs", None) or []
     wrapper = getattr(model, "wrapper", None)
     names = [tensor.name for tensor in declared]
@@ -365,10 +433,16 @@ def _smallest_vocabulary(model: keras.Model) -> int:
 
 
 def _casts(model: keras.Model, example: Any) -> Callable[[list[Any]], list[Any]]:
-    """Return a function that casts integer inputs of a PyTorch module to the types of the example.
+    """Return a function that casts the integer inputs of a PyTorch module to the types it requires.
 
     Integer inputs are drawn as int32, but a PyTorch module may require int64 indices or boolean
-    masks. For other models, or without an example, the function changes nothing.
+    masks. The example has the required types. For other models, or without an example, the function
+    changes nothing.
+
+    Args:
+        model: The model.
+        example: Array or tensor, or list of them, that the user gave as an example of the input; or
+            None.
     """
     if example is None or getattr(model, "wrapper", None) is None:
         return list
@@ -391,9 +465,15 @@ def _torch_type(dtype: Any) -> Any:
 
 
 def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]]:
-    """Return (path, tensor) for each output. None values are skipped.
+    """Flatten the outputs of a model; None values are skipped.
 
-    The path contains the keys and indices that lead to the tensor in nested outputs.
+    Args:
+        outputs: Value that a call of the model returned; it may be nested.
+        name: Name of the user's function or file in messages.
+
+    Returns:
+        (path, tensor) for each output. The path contains the keys and indices that lead to the
+        tensor in nested outputs.
 
     Raises:
         UnavailableError: If an output is not a dense tensor, or there is no output.
@@ -419,13 +499,18 @@ def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]
 
 
 def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) -> str:
-    """Return the reason why the model cannot be trained; empty if it can be trained."""
+    """Return the reason why a model cannot be trained; empty if it can be trained.
+
+    Args:
+        outputs: (path, tensor) for each output of one call, as `_output_tensors` returns them.
+        batch_size: Batch size of this call.
+    """
     if len(outputs) > 1:
         return "it has several outputs"
     path, tensor = outputs[0]
     if len(path) > 1:
         return "its output is nested, one entry per example"
-    if _is_sparse(tensor):
+    if _is_sparse_torch_tensor(tensor):
         return "its output is sparse, which no loss accepts"
     if type(tensor).__name__ == "RaggedTensor":
         return "its output is ragged, which no loss accepts"
@@ -440,8 +525,7 @@ def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) 
     return ""
 
 
-def _is_sparse(tensor: Any) -> bool:
-    """Return whether a tensor of PyTorch is sparse."""
+def _is_sparse_torch_tensor(tensor: Any) -> bool:
     layout = str(getattr(tensor, "layout", ""))  # JAX arrays have an unrelated `layout`
     return layout.startswith("torch.sparse")
 
@@ -449,7 +533,7 @@ def _is_sparse(tensor: Any) -> bool:
 def _target_and_loss(
     output_shape: Sequence[int], output: str
 ) -> tuple[ArraySpec, Callable[[Sequence[Any], Any], Any]]:
-    """Return the targets for the only output of a model, and the loss function.
+    """Choose the targets and the loss function for the only output of a model.
 
     For classes, targets are int32 classes at each position, and the loss is the softmax cross
     entropy over the last axis. For numbers, targets are float32 of the shape of the output, and the
@@ -458,6 +542,9 @@ def _target_and_loss(
     Args:
         output_shape: Shape of the output, (batch, ...).
         output: "classes", "numbers" or "auto", as in `user_workload`.
+
+    Returns:
+        The specification of the targets, and the loss as in `BuiltModel.loss`.
     """
     shape = tuple(int(size) for size in output_shape[1:])
     is_classes = output == "classes"
