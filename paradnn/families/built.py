@@ -145,7 +145,7 @@ def image_input(size: int) -> Any:
 
 
 def final_logits(x: Any) -> Any:
-    """Append a layer that casts logits to float32, whichever Keras dtype policy is set.
+    """Append a layer that casts logits to float32 under every Keras dtype policy.
 
     Args:
         x: The logits, a Keras tensor of any shape.

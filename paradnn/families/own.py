@@ -182,7 +182,7 @@ class UserModel(ExternalModel):
         path, function = _find_function(read(cls, own_keys, "model").build)
         content, digest = content_of(path)
         parameters = _parameters(content, function, str(own_keys.get("build")))
-        # A key that is null stands for the default of the parameter.
+        # If a key is null, the parameter has its default.
         arguments = {
             key: value
             for key, value in keys.items()
@@ -728,8 +728,8 @@ class Transformers(_Package):
         """Make the PyTorch module with a head, and an example of its input: tokens or an image.
 
         The head is the first that the architecture supports of masked language modeling, causal
-        language modeling and image classification. If it supports none of them, the module has no
-        head.
+        language modeling and image classification. Without support for any of them, the
+        module has no head.
 
         Args:
             package: The imported package transformers.

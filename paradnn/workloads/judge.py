@@ -141,7 +141,17 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
 
 
 def _check_classes(data: str, step: Any, examples: Mapping[str, Any], batch_size: int) -> None:
-    """Raise UnavailableError unless the model's output has a score for each class of the data."""
+    """Check that the model's output has a score for each class of the data.
+
+    Args:
+        data: The data set in messages, such as "data=cifar10".
+        step: The compiled step, whose `outputs` runs the forward pass.
+        examples: Arrays of examples and classes, as `fit_examples` returns them.
+        batch_size: Number of examples per forward pass.
+
+    Raises:
+        UnavailableError: If the output has another shape or fewer scores than classes.
+    """
     import numpy as np
 
     training = examples["training"]

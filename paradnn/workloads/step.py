@@ -542,7 +542,13 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
             run.open_devices()
 
     def _has_processes(self, run: PointRun) -> bool:
-        """Whether several processes share each step; if so, `measure` opens their devices."""
+        """Return whether several processes share each step.
+
+        If they do, `measure` opens their devices.
+
+        Args:
+            run: Context of the measurement in the worker.
+        """
         from paradnn.worker.data_parallel import process_count
 
         return self.mode == "train" and process_count(run.request, run.framework) > 1
@@ -564,7 +570,12 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
             measure_step(run, lambda workload, step: run.note_latencies)
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Return `point_metrics`, and `step_metrics` if the timed steps are valid."""
+        """Return the metrics of every measurement, and those of timed steps if the steps are valid.
+
+        Args:
+            measured: Results of all processes of one measured configuration.
+            known: Ignored, because these metrics are computed first.
+        """
         metrics = point_metrics(measured)
         if has_valid_steps(measured):
             metrics |= step_metrics(measured)
@@ -592,16 +603,16 @@ def measure_step(
     after_compiling: AfterCompiling | None = None,
     prepare: Callable[[Any, Any], None] | None = None,
 ) -> None:
-    """Build, compile, warm up and measure a step of the point's model.
+    """Build a model, then compile, warm up and measure one of its steps.
 
     Args:
-        run: The run of the point; it collects the results.
+        run: Context of the measurement in the worker; it collects the results.
         after_compiling: Hook that compiles and measures something in addition to the step; None
             for nothing.
         prepare: Called with the model and its step before compilation; None for no preparation.
 
     Raises:
-        UnavailableError: If the framework of the point cannot read its input.
+        UnavailableError: If the framework cannot read the input.
     """
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import prepare_step, product_flops
@@ -638,14 +649,19 @@ def measure_step(
 
 
 def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
-    """Return a `FedStep`, which reads its batches from the point's input pipeline.
+    """Return a step that reads its batches from the input pipeline, if there is one.
+
+    Args:
+        run: Context of the measurement in the worker.
+        workload: The `BuiltModel`.
+        step: The step that reads a synthetic batch.
 
     Returns:
-        None if the timed step reads a synthetic batch. This is the case if the input is synthetic,
-        or if its examples are only used for an evaluation.
+        A `FedStep`. None if the timed step reads a synthetic batch: the input is synthetic, or its
+        examples are only used for an evaluation.
 
     Raises:
-        UnavailableError: If the framework of the point cannot read the input.
+        UnavailableError: If the framework cannot read the input.
     """
     point = run.request
     source = point["data"]["name"] if "data" in point else "synthetic"
@@ -664,11 +680,14 @@ def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
 
 
 def point_metrics(measured: Measured) -> dict[str, float]:
-    """Return the metrics of every point: analytic costs, phase times and memory.
+    """Return the metrics of every measurement: analytic costs, phase times and memory.
 
     Phase times are sums over the processes, in seconds. Memory is the maximum over the processes,
     in bytes. Each process reports its peak before the profiler runs. If a process ended without a
     report, the peak that the driver observed is used.
+
+    Args:
+        measured: Results of all processes of one measured configuration.
     """
     from paradnn.store.metrics import PHASES
 
@@ -697,7 +716,14 @@ def point_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _memory(result: PointResult) -> dict[str, float | None]:
-    """Return the peak memory of a process in bytes, by metric; a value is None if unknown."""
+    """Return the peak memory of a process.
+
+    Args:
+        result: Result of the process.
+
+    Returns:
+        Metric -> bytes; None if unknown.
+    """
     names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
     peaks = {name: getattr(result.answer, name, None) for name in names}
     if result.outcome != "ok" or not peaks["peak_memory_bytes"]:
@@ -710,6 +736,9 @@ def step_metrics(measured: Measured) -> dict[str, float]:
     """Return the metrics of the timed steps.
 
     Metrics of the input and of the profile come from the first process, which alone measures them.
+
+    Args:
+        measured: Results of all processes of one measured configuration.
     """
     from paradnn.session.reference import reference_metrics
 
@@ -794,7 +823,7 @@ def _latency_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _compile_metrics(measured: Measured) -> dict[str, float]:
-    """Return `compiling_metrics`, each as the median over the processes."""
+    """Return the metrics of compilation (`compiling_metrics`), as medians over the processes."""
     processes = [
         compiling_metrics(answer.measurement, answer.input)
         for answer in measured.answers
@@ -806,7 +835,7 @@ def _compile_metrics(measured: Measured) -> dict[str, float]:
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """Return the cost of compilation: time, number of steps and number of programs.
+    """Return the metrics of compilation: its time, and the numbers of steps and programs.
 
     `compile_steps` counts the first steps up to the last one that compiled something.
     `compile_seconds` is their time minus the time of the same number of ordinary steps. The first
@@ -839,7 +868,8 @@ def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
     Values are medians over the answers.
 
     Args:
-        answers: Answers of the measuring process, one per repetition of the measurement.
+        answers: Answers of the measuring process, one per repetition of the measurement. An answer
+            contains all results of one repetition.
 
     Returns:
         The metrics; empty if a single process runs the steps.
@@ -904,13 +934,14 @@ def _energy_metrics(
 
 
 def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:
-    """Return the peaks, and the rate as a fraction of each FLOP/s peak and of the roofline.
+    """Return the machine's peak rates, and the achieved rate as a fraction of them.
 
-    The roofline limits the rate to min(peak, intensity x bandwidth) (Williams et al., CACM 2009).
+    One fraction refers to the roofline, which limits the rate to min(peak, intensity x bandwidth)
+    (Williams et al., CACM 2009).
 
     Args:
-        measured: The measured point.
-        rate: Achieved FLOP/s of its steps.
+        measured: Results of all processes of one measured configuration.
+        rate: FLOP/s that the timed steps achieved.
     """
     costs = measured.costs
     peaks = measured.peaks
@@ -929,7 +960,11 @@ def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:
 
 
 def _contention_metrics(timed: Sequence[Measurement]) -> dict[str, float]:
-    """Return the contention metrics (means over the processes) and the processor time per step."""
+    """Return the metrics of contention for processor cores, and the processor time per step.
+
+    Args:
+        timed: The measurement of each process. Contention metrics are means over the processes.
+    """
     values: defaultdict[str, list[float]] = defaultdict(list)
     processor_ms = []
     for entry in timed:
@@ -955,10 +990,10 @@ _NAME_CHARS = "_-. /:"
 
 
 def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
-    """Return the metrics of a profile.
+    """Return the metrics of a profile: shares of operations, and the profiler's slowdown.
 
     Args:
-        profile: The profile.
+        profile: Time of a step by operation.
         flops_per_step: Analytic FLOPs that the profiled process does per step; 0 if unknown.
         precision: The requested precision, such as "bfloat16".
     """
@@ -976,12 +1011,11 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
     for position, row in enumerate(profile.operation_types.rows()[:-1]):
         shares[f"category_share.{row['category']}"] += row["share"]
         if position < _MAX_TYPES:
-            shares[f"op_share.{_metric_name(row['type'])}"] = row["share"]
+            shares[f"op_share.{_as_metric_name(row['type'])}"] = row["share"]
     return metrics | shares
 
 
-def _metric_name(operation_type: str) -> str:
-    """Return an operation type with each character that MLflow rejects replaced by "_"."""
+def _as_metric_name(operation_type: str) -> str:
     return "".join(
         letter if letter.isalnum() or letter in _NAME_CHARS else "_" for letter in operation_type
     )
@@ -990,7 +1024,9 @@ def _metric_name(operation_type: str) -> str:
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Return the metrics of an input pipeline (ParaDnn paper, section 4.4; docs/how-to/input.md).
+    """Return the metrics that compare the input pipeline with the step.
+
+    See the ParaDnn paper, section 4.4, and docs/how-to/input.md.
 
     On a CPU, `infeed_fraction` is the time that steps waited for input divided by the time of the
     blocks. On other devices the host runs ahead of the device, so its waiting time is not

@@ -81,7 +81,7 @@ def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, position
 
 
 def _shape_only(like: Any, shape: Sequence[int]) -> Any:
-    """Return a tensor of which only the shape matters: all elements share one memory location.
+    """Return a tensor for its shape alone: all elements share one memory location.
 
     Args:
         like: Tensor with the same type and device.

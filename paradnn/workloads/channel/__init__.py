@@ -147,6 +147,10 @@ class Communication(Messages):
         """Return 0 FLOPs and the bytes of a message.
 
         Copies of the message belong to the transport and are not counted.
+
+        Args:
+            batch_size: Ignored, because messages have no batch.
+            width: Ignored, because the message size is an option in bytes.
         """
         return 0, self.bytes
 
@@ -195,7 +199,7 @@ class Communication(Messages):
 
 
 def bus_factor(pattern: str, processes: int) -> float:
-    """Return the bytes that the link of each process carries, per byte of a collective.
+    """Return the bytes that each process's network link carries, per byte of a collective.
 
     In an all-reduce of B bytes over n processes, every process sends and receives
     2 (n - 1) / n x B bytes; in a broadcast, B bytes (NVIDIA nccl-tests, doc/PERFORMANCE.md).
@@ -287,14 +291,14 @@ def _model(point: Point) -> Communication:
 def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[str, float]:
     """Return the time per message and the rates of messages and bytes, by metric name.
 
-    Times are in microseconds, and rates are per second. If the step time has an interval, the
-    result also contains the ends of the intervals of times and rates (`_low` and `_high` in the
-    names).
+    Times are in microseconds, and rates are per second. If the step time has a 95% interval, the
+    result also contains the ends of the intervals of times and rates, with `_low` and `_high` in
+    their names.
 
     Args:
-        model: Options of the point: pattern, size in bytes, window and number of processes.
-        known: Metrics of the steps. `step_time_ms`, `step_time_low_ms` and `step_time_high_ms` are
-            used if present.
+        model: Options of the messages: pattern, size in bytes, window and number of processes.
+        known: Metrics of the timed steps, by name. Those named `step_time_ms`, `step_time_low_ms`
+            and `step_time_high_ms` are used if present.
     """
     metrics: dict[str, float] = {}
     # Number of messages per step. A collective counts as one message.

@@ -41,7 +41,12 @@ def buffer_sizes(payload: str, count: int) -> list[int]:
 
 
 def split(message: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Cut a message into buffers of the given sizes in bytes."""
+    """Cut a message into buffers of the given sizes in bytes.
+
+    Args:
+        message: The message; its length is the sum of the sizes.
+        sizes: Number of bytes of each buffer, in order.
+    """
     buffers = []
     start = 0
     for size in sizes:

@@ -60,14 +60,15 @@ class _Idle(Step):
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """Context manager that starts the processes that exchange the messages of a point.
+    """Context manager that starts the processes that exchange the messages to measure.
 
     The calling process is one of these processes, and its steps are timed. The processes of this
-    host run on the cores that the point's platform specifies. The other processes end when the
+    host run on the cores that `platform.cores` specifies. The other processes end when the
     context exits, or at the latest when the calling process ends.
 
     Args:
-        point: The request of the point, with its model and platform.
+        point: Configuration to measure, as the driver sends it, with the options of its model and
+            platform.
 
     Raises:
         UnavailableError: If a process cannot be reached, or lacks required software.
@@ -110,15 +111,16 @@ def serve_elsewhere(
     own: socket,
     channel: Connection,
 ) -> None:
-    """Run one process of a point whose measured process is on another host.
+    """Run one message-exchanging process on this host, while another host measures.
 
     Returns when the measured process closes `channel`.
 
     Args:
-        point: The request.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
         rank: Rank of this process; the measured process has rank 0.
         addresses: Addresses (host:port) of all processes, by rank.
-        own: Socket on which this process listens.
+        own: Socket on which this process listens for messages.
         channel: Connection to the measured process.
 
     Raises:
@@ -132,7 +134,7 @@ def serve_elsewhere(
 
 
 def _process_count(point: Mapping[str, Any]) -> int:
-    """Return the number of processes of a point, including the measured one."""
+    """Return the number of processes that exchange messages, including the measured process."""
     model = point["model"]
     if model["pattern"] == "parameter_server":
         return int(model["workers"]) + int(model["servers"])
@@ -142,15 +144,15 @@ def _process_count(point: Mapping[str, Any]) -> int:
 
 
 class _Participant:
-    """One process of a point, which connects to the other processes and runs its step.
+    """One of the processes that exchange messages; it connects to the others and runs its step.
 
     The measured process calls `publish_addresses` before it forks the other processes of its host.
     Each process on another host calls `join` instead.
 
     Attributes:
-        is_served: Whether only process 0 runs a step and process 1 answers. If false, all processes
-            run the same step. With parameter servers, it is false and only the workers run the
-            step; the workers have the lowest ranks.
+        is_served: Whether only process 0 runs a step, whose messages process 1 answers. If false,
+            all processes run the same step. Parameter servers are an exception: `is_served` is
+            false, but only the workers, which have the lowest ranks, run the step.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -163,52 +165,60 @@ class _Participant:
         self._socket: socket | None = None
         self._addresses: Sequence[str] = ()
 
-    def publish_addresses(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        """Choose addresses for the processes of this host, and send all addresses to other hosts.
+    def publish_addresses(self, remote_processes: Sequence[RemoteProcess]) -> None:
+        """Choose addresses for this host's processes, and send all addresses to the other hosts.
 
-        With shared memory, create the queues instead.
+        With shared memory, which needs no addresses, create the message queues.
+
+        Args:
+            remote_processes: The processes on other hosts; empty if all processes run on this host.
         """
         if self._transport == "shared_memory":
             sizes = (self._point["model"]["bytes"], answer_bytes(self._point))
             self._queues = [SharedQueue(size) for size in sizes]
             return
         port = self._point["model"]["port"]
-        host = elsewhere[0].local if elsewhere else LOOPBACK
+        host = remote_processes[0].local if remote_processes else LOOPBACK
         # All sockets stay open until the last port is chosen, so that no port is chosen twice.
         with contextlib.ExitStack() as sockets:
             free = [
                 sockets.enter_context(listen(port and port + number, host))
-                for number in range(self._listeners(elsewhere))
+                for number in range(self._listener_count(remote_processes))
             ]
-            own = [with_port(*listening.getsockname()[:2]) for listening in free]
+            local_addresses = [with_port(*listening.getsockname()[:2]) for listening in free]
             if self._transport == "tcp" and free:
                 sockets.pop_all()
                 self._socket = free[0]
-        self._addresses = [*own, *(remote.address for remote in elsewhere)]
-        for remote in elsewhere:
+        remote_addresses = [remote.address for remote in remote_processes]
+        self._addresses = [*local_addresses, *remote_addresses]
+        for remote in remote_processes:
             remote.channel.send_bytes(encode(self._addresses))
 
-    def _listeners(self, elsewhere: Sequence[RemoteProcess]) -> int:
-        """Return the number of processes on this host that need a port to listen on."""
+    def _listener_count(self, remote_processes: Sequence[RemoteProcess]) -> int:
+        """Return the number of processes on this host that need a port to listen on.
+
+        Args:
+            remote_processes: The processes on other hosts.
+        """
         if self._transport == "tensorflow" or self._workers:
-            return _process_count(self._point) - len(elsewhere)
-        if self.is_served and elsewhere:
+            return _process_count(self._point) - len(remote_processes)
+        if self.is_served and remote_processes:
             return 0
         return 1
 
-    def join(self, addresses: Sequence[str], own: socket) -> None:
+    def join(self, addresses: Sequence[str], listening: socket) -> None:
         """Store the addresses of all processes and the listening socket of this process.
 
-        Frameworks and gRPC open the port themselves. For them, `own` only reserved a free port, and
-        is closed.
+        Frameworks and gRPC open the port themselves. For them, the socket only reserved a free
+        port, and this method closes it.
 
         Args:
             addresses: Addresses (host:port) of all processes, by rank.
-            own: Socket on which this process listens.
+            listening: Socket on which this process listens.
         """
-        self._socket = own
+        self._socket = listening
         if self.is_served:
-            self._addresses = [with_port(*own.getsockname()[:2])]
+            self._addresses = [with_port(*listening.getsockname()[:2])]
         else:
             self._addresses = addresses
         if self._transport != "tcp":
@@ -220,7 +230,11 @@ class _Participant:
             self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """Run process `rank`, which is not the measured one, until `channel` closes.
+        """Run an unmeasured process, until the measured process closes the connection.
+
+        Args:
+            rank: Rank of the process, from 1.
+            channel: Connection to the measured process.
 
         Raises:
             RankFailed: If the process failed.
@@ -252,7 +266,10 @@ class _Participant:
             server.stop(None)
 
     def step(self, rank: int) -> Any:
-        """Return the step of process `rank`.
+        """Return the step of a process: an object that sends and receives the messages.
+
+        Args:
+            rank: Rank of the process; the measured process has rank 0.
 
         Raises:
             RankFailed: If a trial of the collective gives a wrong result, or a process fails.
@@ -284,10 +301,18 @@ def _start_thread(target: Callable[..., None], *arguments: Any) -> None:
 
 
 def _check_collective(step: Any, pattern: str, processes: int) -> None:
-    """Raise RankFailed if a collective gives a wrong result.
+    """Check the result of a collective with known contributions.
 
     Every process contributes its rank + 1. An all-reduce must return the sum of all contributions.
     A broadcast must return the contribution of process 0. Other patterns are not checked.
+
+    Args:
+        step: The step, whose `trial_result` runs the collective.
+        pattern: Value of `model.pattern`.
+        processes: Number of processes that take part.
+
+    Raises:
+        RankFailed: If the result is wrong.
     """
     if pattern == "all_reduce":
         expected = processes * (processes + 1) / 2
@@ -375,11 +400,11 @@ class _TorchStep(Step):
     def _exchange(self, values: Any) -> None:
         """Exchange the messages of one step between the processes of rank 0 and rank 1.
 
-        Rank 0 sends a window of messages and then receives the answer. Rank 1 receives the messages
-        and then sends the answer.
+        Rank 0 sends a window of messages (`message_window`) and then receives one answer. Rank 1
+        receives the messages and then sends the answer.
 
         Args:
-            values: The tensor that is sent, or into which a message is received.
+            values: The tensor that this process sends, or that receives a message.
         """
         dist: Any = self._dist
         if self._rank == 0:

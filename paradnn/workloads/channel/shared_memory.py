@@ -46,6 +46,9 @@ class SharedQueue:
     def send(self, message: bytes | memoryview) -> None:
         """Wait for a free slot, and copy a message into the slot.
 
+        Args:
+            message: The message, as long as all messages of the queue.
+
         Raises:
             RankFailed: If no slot becomes free within `patience` seconds.
         """
@@ -96,7 +99,8 @@ class SharedMemoryStep(Step):
     returns one byte.
 
     Args:
-        point: The request of the point that is measured, with the options of the model.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
         outgoing: Queue of messages to the other process.
         incoming: Queue of answers from the other process.
         message: Content of every message, model.bytes long.
@@ -135,7 +139,8 @@ def serve_queues(point: Mapping[str, Any], requests: SharedQueue, answers: Share
     """Answer the messages of another process until this process ends.
 
     Args:
-        point: The request of the point that is measured, with the options of the model.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
         requests: Queue from which messages are received.
         answers: Queue to which one answer is sent after each message, or after model.window
             messages if model.pattern is not latency.

@@ -34,8 +34,9 @@ class Connection:
 
     Args:
         connected: The socket.
-        peer: Name of the other side, for error messages.
-        patience: Seconds without progress after which a read or write fails; None: never.
+        peer: Name of the process at the other end, for error messages.
+        patience: Seconds without progress after which a read or write raises RankFailed; None:
+            never.
     """
 
     def __init__(self, connected: socket.socket, peer: str, patience: float | None) -> None:
@@ -95,7 +96,8 @@ def message_window(point: Mapping[str, Any]) -> int:
     The number is 1 for model.pattern=latency, and model.window for every other pattern.
 
     Args:
-        point: The request of a point, with the options of the model in `point["model"]`.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
     """
     model = point["model"]
     return 1 if model["pattern"] == "latency" else int(model["window"])
@@ -108,7 +110,8 @@ def answer_bytes(point: Mapping[str, Any]) -> int:
     For every other pattern, it has a single byte.
 
     Args:
-        point: The request of a point, with the options of the model in `point["model"]`.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
     """
     model = point["model"]
     return int(model["bytes"]) if model["pattern"] == "latency" else 1
@@ -121,10 +124,11 @@ class TcpStep(Step):
     every other pattern, a step sends model.window messages and receives one byte.
 
     Args:
-        point: The request of the point that is measured.
-        address: Address of the server.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
+        address: Address (host:port) of the server.
         message: Content of every message that a step sends.
-        patience: Seconds without progress after which a step fails.
+        patience: Seconds without progress after which a step raises RankFailed.
 
     Raises:
         RankFailed: If the server does not accept the connection within `patience` seconds.
@@ -167,7 +171,8 @@ def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> Non
 
     Args:
         listening: The listening socket.
-        point: The request of the point that is measured, with the options of the model.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
     """
     while listening.fileno() >= 0:
         try:
@@ -215,7 +220,11 @@ _SERVER_THREADS = 8
 
 
 def require_grpc() -> Any:
-    """Return the module `grpc`; raises UnavailableError if the interpreter under test lacks it."""
+    """Import and return the module `grpc`.
+
+    Raises:
+        UnavailableError: If the interpreter under test lacks grpcio.
+    """
     try:
         import grpc
     except ImportError as error:
@@ -234,7 +243,8 @@ class GrpcStep(Step):
     echo the message. All calls of a step are concurrent.
 
     Args:
-        point: The request of the point that is measured, with the options of the model.
+        point: Configuration to measure, as the driver sends it; `point["model"]` has the options of
+            the model.
         addresses: Addresses (host:port) of the servers.
         message: Content of the message of every call.
         patience: Seconds to wait until a server is ready.
@@ -322,6 +332,9 @@ def message_sizes(model: Mapping[str, Any]) -> Sequence[int]:
 
     Args:
         model: The options of the model.
+
+    Returns:
+        Bytes of each buffer, in order.
     """
     if model.get("payload", "single") == "single":
         return [model["bytes"]]

@@ -121,8 +121,12 @@ class ServedModel(Model):
 
         These settings are the optimizer, the compilation and the profile.
 
+        Args:
+            point: A `Point`, one configuration to measure, whose model is this one.
+
         Raises:
-            ConfigError: If the point sets a key that only the server can decide.
+            ConfigError: If the point sets a key whose value only the server decides, such as
+                precision.
         """
         reason = "is decided by the server of model=endpoint"
         tokens = "omit it, and set endpoint.input_tokens"
@@ -147,7 +151,10 @@ class ServedModel(Model):
 
 
 class _Overload(PointEnded):
-    """No tried rate meets the time limits, or requests could not be sent when they were due."""
+    """The server or the client cannot sustain the load.
+
+    Either no tried rate meets the time limits, or requests could not be sent when they were due.
+    """
 
     outcome = "overload"
 
@@ -259,7 +266,10 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return any(limit is not None for limit in limits)
 
     def canonical(self, point: Point) -> Point:
-        """Return `point`, with `concurrency` reset to its default if a rate is set.
+        """Return a point in canonical form: `concurrency` has its default if a rate is set.
+
+        Args:
+            point: One configuration to measure, whose kind of work is this one.
 
         Raises:
             ConfigError: If the URL is invalid, if endpoint.rate=peak has no time limit, or if
@@ -335,7 +345,15 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             _check_punctual(rate, requests)
 
     def _check_answered(self, client: Client, requests: Sequence[EndpointRequest]) -> None:
-        """Raise UnavailableError if no request was answered, or if the server counts as gone."""
+        """Check that the server answered some requests and has not stopped answering.
+
+        Args:
+            client: The client that sent the requests.
+            requests: The requests, including failed ones.
+
+        Raises:
+            UnavailableError: If no request was answered, or if the server counts as gone.
+        """
         answered = sum(not request.problem for request in requests)
         problems = [request.problem for request in requests if request.problem]
         if not answered:
@@ -351,12 +369,15 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             )
 
     def _peak_rate(self, client: Client, run: PointRun, probes: list[Probe]) -> float:
-        """Search for the highest rate that meets the time limits, in requests per second.
+        """Search for the highest request rate that meets the time limits.
 
         Args:
             client: Sends the requests.
-            run: Provides the remaining time of the point.
+            run: Provides the time that is left for this measurement.
             probes: A list to which the result of every tried rate is appended.
+
+        Returns:
+            The rate, in requests per second.
 
         Raises:
             _Overload: If the search ended without a rate that was shown to meet the limits.
@@ -413,7 +434,11 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return search.rate
 
     def is_in_time(self, request: EndpointRequest) -> bool:
-        """Whether a request was answered within all time limits."""
+        """Return whether a request was answered within all time limits.
+
+        Args:
+            request: The request and its outcome; a failed request is not in time.
+        """
         if request.problem:
             return False
         checks = (
@@ -460,7 +485,11 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def _rate_metrics(self, processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, float]:
         """Return rates of answers, tokens and goodput per second, as means over the processes.
 
-        The window of a process also includes its failed requests (`window_seconds`).
+        Goodput counts only answers within the time limits. A rate refers to the whole time in which
+        a process sent requests, including failed ones (`window_seconds`).
+
+        Args:
+            processes: All requests of each process.
         """
         from paradnn.session.measured import mean_interval
 
@@ -515,7 +544,11 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def _length_tags(self, answered: Sequence[EndpointRequest]) -> dict[str, str]:
         """Return the tag `answer_lengths`: how many answers are shorter or longer than requested.
 
-        Only answers whose tokens the server counted are compared. Empty if all lengths are right.
+        Only answers whose tokens the server counted are compared. The result is empty if all
+        lengths are right.
+
+        Args:
+            answered: The requests that were answered, of all processes.
         """
         lengths = [request.tokens for request in answered if request.has_usage]
         longer = sum(length > self.output_tokens for length in lengths)
@@ -534,10 +567,14 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         }
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
-        """Return the latencies over time of the first process that has answered requests."""
+        """Return the latencies over time, for the first process with answered requests.
+
+        Args:
+            measured: Results of all processes of one measured configuration.
+        """
         from paradnn.session.run_series import latency_series
 
-        for process in _answered(measured):
+        for process in _answered_requests(measured):
             requests = [(request.due, request.latency) for request in process]
             return latency_series(requests, measured.start_time)
         return []
@@ -545,7 +582,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def charts(self, measured: Measured, metrics: Mapping[str, float]) -> list[Chart | BarChart]:
         from paradnn.session.overview import distribution_chart
 
-        answered = _answered(measured)
+        answered = _answered_requests(measured)
         if not answered:
             return []
         charts: list[Chart | BarChart] = []
@@ -615,21 +652,23 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             )
 
 
-def _answered(measured: Measured) -> list[list[EndpointRequest]]:
-    """Return the answered requests of each process that has any."""
+def _answered_requests(measured: Measured) -> list[list[EndpointRequest]]:
     processes = [message.requests() for message in messages_of_kind(measured.answers, Requests)]
     answered = [[request for request in process if not request.problem] for process in processes]
     return [process for process in answered if process]
 
 
 def _check_punctual(rate: float, requests: Sequence[EndpointRequest]) -> None:
-    """Raise _Overload if requests were sent too late.
+    """Check that requests of an open loop were sent when they were due.
 
-    The median delay may be at most 5 ms or 5% of the median latency, whichever is larger.
+    The median delay may be at most 5 ms or 5% of the median latency (the larger value counts).
 
     Args:
         rate: Scheduled requests per second.
         requests: The requests of this process.
+
+    Raises:
+        _Overload: If the median delay is larger.
     """
     late = statistics.median(request.sent - request.due for request in requests)
     latency = statistics.median(request.latency for request in requests)
@@ -644,8 +683,8 @@ def _check_punctual(rate: float, requests: Sequence[EndpointRequest]) -> None:
 def _time_metrics(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, float]:
     """Return percentiles of the latency, time to first token and time per output token, in ms.
 
-    A percentile is reported only if each process has enough requests to expect at least one beyond
-    it. It has a 95% interval if the data suffice (`quantile_metrics`).
+    The result contains a percentile only if each process has enough requests to expect at least one
+    slower than the percentile. It has a 95% interval if the data suffice (`quantile_metrics`).
 
     Args:
         processes: The answered requests of each process.
@@ -672,6 +711,9 @@ def _steady_tags(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, st
     """Return the tags `steady` and `steady_reason`: whether latencies changed during the run.
 
     `steady` is "false" if a change matters, or if there are too few requests to decide.
+
+    Args:
+        processes: All requests of each process, in the order in which they were due.
     """
     from paradnn.worker.series import MIN_VALUES, find_change
 

@@ -99,9 +99,10 @@ class _FailureMonitor:
     """Counts consecutive failures over all threads of a loop.
 
     Args:
-        limit: The server counts as gone after this number of consecutive failures.
-        patience: The server also counts as gone after two or more consecutive failures if no
-            request has succeeded for this time, in s.
+        limit: Number of consecutive failures after which the server counts as gone. It is limited
+            to `_MIN_FAILURES` .. `_MAX_FAILURES`.
+        patience: Time in seconds. The server also counts as gone after two or more consecutive
+            failures, if no request has succeeded for this time.
 
     Attributes:
         failures: Consecutive failures so far.
@@ -148,7 +149,7 @@ class Client:
 
     Args:
         options: The options of `model=endpoint`.
-        deadline: Time of `time.monotonic()` in seconds at which waits, loops and answers end.
+        deadline: Time of `time.monotonic()`, in seconds, at which all waits, loops and answers end.
 
     Attributes:
         model: Name of the requested model: endpoint.model, or else the first that the server lists.
@@ -220,8 +221,9 @@ class Client:
         Ends early if the server is gone or the deadline has passed, but sends at least one request.
 
         Args:
-            concurrency: Requests in flight in a closed loop; ignored in an open loop. A thread
-                sends its next request when its previous one has ended, and pauses after a failure.
+            concurrency: Requests in flight in a closed loop, each sent by a separate thread;
+                ignored in an open loop. A thread sends its next request when its previous one has
+                ended, and pauses after a failure.
             seconds: Minimum duration in seconds.
             queries: Minimum number of requests.
             rate: Mean requests per second of an open loop. Requests are sent at random times
@@ -322,11 +324,14 @@ class Client:
         return printable(name)[:200]
 
     def _when_ready(self, send: Callable[[], Result]) -> Result:
-        """Call `send`, repeatedly while the server is starting, and return its result.
+        """Call a function, repeatedly while the server is starting, and return its result.
+
+        Args:
+            send: Sends one request; it raises RequestError if the request fails.
 
         Raises:
-            UnavailableError: If `send` failed for another reason, or if the server was not ready
-                within endpoint.startup_seconds.
+            UnavailableError: If the request failed for another reason, or if the server was not
+                ready within endpoint.startup_seconds.
         """
         begun = time.monotonic()
         pauses = _pauses()
@@ -351,10 +356,13 @@ class Client:
                 time.sleep(pause)
 
     def _startup_seconds(self, error: RequestError) -> float:
-        """Return how many seconds to repeat a request that failed while the server may be starting.
+        """Return how long to repeat a request that failed while the server may be starting.
 
         Args:
             error: The failure of the request.
+
+        Returns:
+            Seconds; 0 if the failure does not suggest that the server is starting.
         """
         seconds = self._options.startup_seconds
         if error.is_not_ready:
@@ -367,8 +375,8 @@ class Client:
         """Return the seconds to wait after a failure.
 
         This is `pause`, or the server's Retry-After if that is longer. A Retry-After counts only up
-        to endpoint.patience, so that it cannot use up the time of the run. The wait ends at the
-        deadline.
+        to endpoint.patience, so that it cannot use up the time of the run. The wait ends no later
+        than the deadline of the client.
 
         Args:
             error: The failure.
@@ -388,7 +396,12 @@ class Client:
         return connection
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
-        """Open the connection if it is not open, or if the server has closed it."""
+        """Open the connection if it is not open, or if the server has closed it.
+
+        Args:
+            connection: The connection. Its timeout is set to endpoint.patience, but ends at the
+                deadline at the latest.
+        """
         timeout = max(0.1, min(self._options.patience, self._deadline - time.monotonic()))
         connection.timeout = timeout
         if connection.sock is not None and _is_readable(connection.sock):
@@ -399,7 +412,7 @@ class Client:
 
     @contextlib.contextmanager
     def _request_errors(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        """Close the connection if the context raises an error, and raise a RequestError instead.
+        """Convert an error of the context to a RequestError, and close the connection.
 
         Args:
             connection: The connection on which the request is sent.
@@ -425,7 +438,7 @@ class Client:
 
         Args:
             connection: The connection, which is closed if the request fails.
-            number: Index of the request in the current loop; it selects the random prompt.
+            number: Index of the request in the current loop, from 0; it selects the random prompt.
             due: When the request was due, in ns of `time.monotonic_ns()`.
 
         Returns:
@@ -450,7 +463,7 @@ class Client:
 
         Args:
             connection: The connection, which is closed if the request fails.
-            number: Number of the request in the current loop; it selects the random prompt.
+            number: Index of the request in the current loop, from 0; it selects the random prompt.
             due: When the request was due, in ns of `time.monotonic_ns()`.
 
         Raises:
@@ -553,7 +566,7 @@ def _pauses() -> Iterator[float]:
 
 
 def _drain(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-    """Read the rest of a response after a complete answer, so that its connection can be reused.
+    """Read the rest of a response after a complete answer, so that the connection can be reused.
 
     If the server does not end the response within 1 s, the connection is closed. The request counts
     as successful in either case.
@@ -570,7 +583,7 @@ def _drain(connection: http.client.HTTPConnection, response: http.client.HTTPRes
 
 
 def _is_readable(idle: socket.socket) -> bool:
-    """Whether an idle connection has data to read, which means that the server has closed it."""
+    """Return whether an idle connection has data to read: the server has then closed it."""
     poll = select.poll()
     poll.register(idle, select.POLLIN)
     return bool(poll.poll(0))

@@ -104,12 +104,15 @@ class RequestError(Exception):
 
 
 def check_status(response: http.client.HTTPResponse, path: str, options: ParameterOptions) -> None:
-    """Raise RequestError unless the status of a response is 200.
+    """Check that the status of a response is 200.
 
     Args:
         response: The response.
-        path: Path of the request, relative to which a redirect is resolved.
+        path: Path of the request below endpoint.url. A relative redirect refers to it.
         options: The options of the request, on which the remedy depends.
+
+    Raises:
+        RequestError: If the status differs. The error contains the cause and, if known, a remedy.
     """
     if response.status == 200:
         return
@@ -155,7 +158,14 @@ def _is_html(response: http.client.HTTPResponse) -> bool:
 
 
 def check_is_stream(response: http.client.HTTPResponse) -> None:
-    """Raise AnswerError if a response is a JSON or HTML document, or a compressed stream."""
+    """Check that a response is an uncompressed stream of events.
+
+    Args:
+        response: The response, whose body has not been read.
+
+    Raises:
+        AnswerError: If it is a JSON or HTML document, or a compressed stream.
+    """
     media_type = _media_type(response)
     if media_type.endswith("json") or _is_html(response):
         content = printable(_body_text(response))
@@ -172,7 +182,14 @@ def check_is_stream(response: http.client.HTTPResponse) -> None:
 def _status_remedy(
     response: http.client.HTTPResponse, content: str, path: str, options: ParameterOptions
 ) -> str:
-    """Return the remedy for a status other than 200; "" if unknown."""
+    """Return the remedy for a status other than 200; "" if unknown.
+
+    Args:
+        response: The response.
+        content: Text of its body.
+        path: Path of the request below endpoint.url.
+        options: The options of the request.
+    """
     status = response.status
     if 300 <= status < 400:
         return _redirect_remedy(response, path, options)
@@ -192,7 +209,13 @@ def _status_remedy(
 def _redirect_remedy(
     response: http.client.HTTPResponse, path: str, options: ParameterOptions
 ) -> str:
-    """Return the remedy for a redirect: if possible, the value of endpoint.url to set."""
+    """Return the remedy for a redirect: if possible, the value of endpoint.url to set.
+
+    Args:
+        response: The response with the redirect.
+        path: Path of the request below endpoint.url.
+        options: The options of the request.
+    """
     location = printable((response.getheader("Location") or "").partition("?")[0])[:200]
     if not location:
         return "check endpoint.url"
@@ -213,7 +236,7 @@ def _parameter_remedy(content: str, options: ParameterOptions) -> str:
 
     Args:
         content: The body of the response, which may name the parameter.
-        options: The options of the request.
+        options: The options of the request, which determine its parameters.
     """
     if _CONTEXT_LENGTH.search(content):
         return _SHORTER_REMEDY
@@ -237,10 +260,10 @@ def _parameter_remedy(content: str, options: ParameterOptions) -> str:
 def as_request_error(
     error: Exception, options: ParameterOptions, *, is_past_deadline: bool
 ) -> RequestError:
-    """Return the RequestError for one of `REQUEST_ERRORS`.
+    """Convert an exception that a request raised to a RequestError with cause and remedy.
 
     Args:
-        error: The error.
+        error: The exception, of one of the types in `REQUEST_ERRORS`.
         options: The options of the request, on which the remedy depends.
         is_past_deadline: Whether the time limit of the point has passed, so that a timeout is a
             DeadlineError.
@@ -276,7 +299,12 @@ def as_request_error(
 
 
 def _answer_remedy(error: AnswerError, options: ParameterOptions) -> str:
-    """Return the remedy for an incomplete answer; "" if unknown."""
+    """Return the remedy for an incomplete answer; "" if unknown.
+
+    Args:
+        error: What is missing in the answer.
+        options: The options of the request.
+    """
     if error.is_without_text:
         return "the model may generate hidden reasoning tokens: raise endpoint.output_tokens"
     if options.ignore_eos and error.is_reported_by_server:
@@ -299,10 +327,15 @@ def _tls_error(error: ssl.SSLError) -> RequestError:
 
 
 def retry_seconds(value: str | None) -> float | None:
-    """Return the seconds to wait that a Retry-After header requests; None if absent or invalid.
+    """Return the seconds to wait that a Retry-After header requests.
 
-    The value is a number of seconds or a date (RFC 9110, section 10.2.3). A date without a time
-    zone, as `asctime` formats it, counts as UTC.
+    Args:
+        value: Value of the header: a number of seconds or a date (RFC 9110, section 10.2.3). A date
+            without a time zone, as `asctime` formats it, counts as UTC. None if the header is
+            absent.
+
+    Returns:
+        The seconds; None if the header is absent or invalid.
     """
     if not value:
         return None
@@ -319,7 +352,14 @@ def retry_seconds(value: str | None) -> float | None:
 
 
 def body_error(content: str) -> str:
-    """Return the message of an error response; "" if it is not JSON or contains no message."""
+    """Return the error message in the body of a response.
+
+    Args:
+        content: Text of the body.
+
+    Returns:
+        The message; "" if the body is not JSON or contains no message.
+    """
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError):

@@ -45,12 +45,12 @@ class EndpointRequest:
 
     @property
     def latency(self) -> int:
-        """Time from when the request was due to its last token, in ns."""
+        """Time from the scheduled sending of the request to its last token, in ns."""
         return self.last - self.due
 
     @property
     def time_to_first_token(self) -> int:
-        """Time from when the request was due to its first token, in ns."""
+        """Time from the scheduled sending of the request to its first token, in ns."""
         return self.first - self.due
 
     @property
@@ -71,13 +71,14 @@ class EndpointRequest:
 
 @dataclass(frozen=True)
 class Requests(WorkloadMessage):
-    """The requests of one process.
+    """The message that reports the requests of one process to the driver.
 
     Attributes:
         rows: The requests as text, packed by `Requests.packed`.
         model: Name of the served model.
         rate: Scheduled requests per second of an open loop; None for a closed loop.
-        probes: Results of the rates that a search for the highest rate tried; empty without one.
+        probes: Results of all rates that a search for the highest rate tried; empty if there was no
+            search.
     """
 
     wire_name: ClassVar[str] = "requests"
@@ -110,16 +111,26 @@ class Requests(WorkloadMessage):
         rate: float | None = None,
         probes: Sequence[Probe] = (),
     ) -> Requests:
-        """Return the message for `requests`, which may be in any order."""
+        """Return the message with the given requests, sorted by the time at which they were due.
+
+        Args:
+            requests: The requests, in any order.
+            model: Name of the served model.
+            rate: Scheduled requests per second of an open loop; None for a closed loop.
+            probes: Results of all rates that a search for the highest rate tried.
+        """
         rows = [astuple(request) for request in sorted(requests, key=lambda entry: entry.due)]
         return cls(pack_bytes(json.dumps(rows).encode()), model, rate, list(probes))
 
 
 def window_seconds(requests: Sequence[EndpointRequest]) -> float:
-    """Return the time from when the first request was due until the last one ended, in seconds.
+    """Return the seconds from the scheduled sending of the first request to the end of the last.
 
     Failed requests count too. If a server stops answering halfway, its rate is therefore still an
     average over the whole time.
+
+    Args:
+        requests: The requests of one process, at least one.
     """
     begin = min(request.due for request in requests)
     end = max(request.last for request in requests)

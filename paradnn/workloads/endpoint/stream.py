@@ -163,7 +163,7 @@ def read_answer(stream: ByteReader, deadline: float, max_tokens: int) -> Streame
 
 
 def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
-    """Return the AnswerError for an answer without text.
+    """Return the error for an answer without text, which explains the likely cause.
 
     Args:
         tokens: Output tokens that the server reports; 0 if it reports none.
@@ -278,11 +278,11 @@ class _Lines:
 
 
 def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
-    """Return the content of an event as a mapping.
+    """Check that the content of an event is a JSON object without an error, and return it.
 
     Args:
         content: The JSON value of the event.
-        chunks: Number of chunks with text so far, for the message.
+        chunks: Number of chunks with text so far, for the error message.
 
     Raises:
         AnswerError: If the content is not a mapping, or reports an error.
@@ -300,7 +300,12 @@ def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
 
 
 def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the choices of a chunk; empty for the last chunk, which reports the token counts.
+    """Return the choices (parts of answers) of a chunk; empty for the last chunk.
+
+    The last chunk reports the token counts.
+
+    Args:
+        chunk: One JSON object of the stream.
 
     Raises:
         AnswerError: If the choices are not a list of objects.
@@ -313,7 +318,10 @@ def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _has_token(choice: Mapping[str, Any]) -> bool:
-    """Whether a choice contains tokens of the answer.
+    """Return whether a choice contains tokens of the answer.
+
+    Args:
+        choice: An entry of `choices` in a chunk of the stream.
 
     Raises:
         AnswerError: If the choice is malformed.
@@ -325,7 +333,12 @@ def _has_token(choice: Mapping[str, Any]) -> bool:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
-    """Return a token count from the reported usage; 0 if it is missing or implausible."""
+    """Return a token count that the server reports; 0 if it is missing or implausible.
+
+    Args:
+        usage: The object `usage` of a chunk.
+        name: Name of the count, such as "completion_tokens".
+    """
     value = usage.get(name)
     if isinstance(value, (int, float)) and 0 < value <= _MAX_COUNT:
         return int(value)
@@ -333,7 +346,7 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 
 
 def error_text(content: Any) -> str:
-    """Return the error message in the decoded JSON of a response; "" if it contains none.
+    """Return the error message in the decoded JSON of a response; "" if it has none.
 
     Servers use the forms {"error": {"message": ...}} (OpenAI API), {"error": "..."},
     {"message": ...}, and {"detail": ...} (FastAPI).

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation(WorkloadMessage):
-    """The measured prefill of one process. (The timed steps of the answer are decode steps.)
+    """The message that reports the measured prefill of one process to the driver.
+
+    The prefill reads the whole prompts. The timed steps of the process's answer are decode steps.
 
     Attributes:
-        prefill: Times of the prefill, which generates the first token.
+        prefill: Times of the prefill, which also generates the first token.
         compilation: Compilation of the prefill.
         cache_bytes: Size of the key-value cache in bytes.
     """
@@ -79,6 +81,9 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
         Every configuration contains these keys, because `mode` is not a configuration group whose
         choice could add them.
+
+        Args:
+            config: The composed configuration, as nested mappings.
         """
         if config.get("mode") == "generate":
             return
@@ -156,7 +161,11 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of decoding, of the prefill, and of the whole generation.
 
-        Times and rates of tokens have an interval if the step time has one.
+        Times and rates of tokens have a 95% interval if the step time has one.
+
+        Args:
+            measured: Results of all processes of one measured configuration.
+            known: Metrics of the timed decode steps, by name.
         """
         generations = messages_of_kind(measured.answers, Generation)
         step_ms = known.get("step_time_ms")
@@ -192,9 +201,10 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         """Return the time to the first token with its interval, and work and rates of the prefill.
 
         Args:
-            point: The measured point.
+            point: The measured configuration.
             generations: The prefill of each process.
-            known: Metrics that are known already; the matmul peak is used.
+            known: Metrics of the timed decode steps, by name. `peak_flops_per_second` is used if it
+                is present.
         """
         from paradnn.config.point import prefill_costs
         from paradnn.session.measured import summarize
@@ -257,10 +267,20 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ResultText("generation", clauses)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the seconds of the phase `prefill`.
+        """Predict the duration of the phase `prefill` of planned points (configurations).
 
         Warm-up and timing of the prefill are assumed to take as long as those of the decode steps.
         The forecast is too low if a single prefill takes longer than that.
+
+        Args:
+            points: The planned points, of all kinds of work.
+            step: Ignored.
+            known: Phase -> seconds predicted so far, with one row per point. `warmup` and `measure`
+                are used.
+
+        Returns:
+            Seconds of the phase `prefill`, which are 0 for points without generation; empty if no
+            point generates tokens.
         """
         is_own = (points.text("mode") == "generate")[:, None]
         if not is_own.any():

@@ -69,17 +69,22 @@ class Decoder:
         self.decode = phase(self._decode_token)
 
     def _read_prompts(self, prompts: Any) -> Any:
-        """Process prompts (batch, prompt), and return the logits (batch, vocab_size) at their end.
+        """Read the prompts into the cache, and store the first generated token.
 
-        Fills the cache and stores the first generated token.
+        Args:
+            prompts: Tokens (batch, prompt).
+
+        Returns:
+            The logits (batch, vocab_size) after the last token of each prompt.
         """
         self._position.assign(ops.convert_to_tensor(self._prompt, "int32"))
         return self._choose_token(self._blocks(prompts, None))
 
     def _decode_token(self) -> Any:
-        """Process the last generated token, and return the logits (batch, vocab_size).
+        """Generate the next token from the last one, which this method adds to the cache.
 
-        Extends the cache and stores the next token.
+        Returns:
+            The logits (batch, vocab_size) of the next token.
         """
         # This copies the value, because the variable changes below.
         position = self._position + 0
@@ -153,7 +158,7 @@ class Decoder:
             query: Query (batch, 1, heads, head).
             keys: Cached keys (batch, key heads, length, head).
             values: Cached values, of the same shape.
-            position: The last position that has been written.
+            position: The last position that has been written. Later positions are masked.
         """
         batch, _, heads, head = query.shape
         key_heads = keys.shape[1]
@@ -167,11 +172,16 @@ class Decoder:
         return ops.reshape(output, (batch, 1, heads * head))
 
     def _write(self, cache: keras.Variable, rows: Any, first: Any) -> None:
-        """Write rows (batch, heads, n, head) into the cache, starting at position `first`.
+        """Write keys or values of tokens into the cache.
 
         Keras' `slice_update` copies the cache, unless XLA detects that nothing else reads the old
         value. PyTorch, and TensorFlow without XLA, therefore use native operations that write in
         place. TensorFlow without XLA still copies a variable that is read after a partial write.
+
+        Args:
+            cache: The cache, (batch, heads, length, head).
+            rows: The keys or values, (batch, heads, n, head).
+            first: Position in the cache of the first of the n tokens.
         """
         count = rows.shape[2]
         backend = keras.backend.backend()
@@ -185,7 +195,7 @@ class Decoder:
 
 
 def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
-    """Return a variable of zeros that can be written in place.
+    """Return a non-trainable variable of zeros that can be written in place.
 
     Autocasting is disabled, so that `value` is the tensor of the variable and not a converted copy.
     """

@@ -182,9 +182,14 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return snapshots
 
     def is_finished(self, result: PointResult) -> bool:
-        """Return whether a training has ended by itself, so that it is not resumed.
+        """Return whether a training is complete, so that it must not be resumed.
 
-        Returns False if it was interrupted or never began.
+        Args:
+            result: Result of the process that trained.
+
+        Returns:
+            True if the training reached its target or its last epoch, or diverged. False if it was
+            interrupted or never began.
         """
         if result.outcome in ("ok", "nan"):
             return True
@@ -235,7 +240,10 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return metrics
 
     def _counted_seconds(self, epoch: Epoch) -> float:
-        """Return the seconds of an epoch that count towards `seconds_to_target`."""
+        """Return the seconds of an epoch that count towards `seconds_to_target`.
+
+        The evaluation counts only with learn.evaluate_inside=true.
+        """
         if self.evaluate_inside:
             return epoch.train_seconds + epoch.evaluation_seconds
         return epoch.train_seconds
@@ -321,10 +329,13 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 
 
 def _target_clause(metrics: Mapping[str, float]) -> str:
-    """Return the time, epochs and steps to the target as text.
+    """Return the time, epochs and steps that the training needed to reach the target, as text.
 
     The accuracy is evaluated only at the end of an epoch. If the first epoch reached the target,
     its duration is an upper bound of the time.
+
+    Args:
+        metrics: Metrics of the run by name.
     """
     seconds = metrics["seconds_to_target"]
     steps = counted(round(metrics["steps_to_target"]), "step")

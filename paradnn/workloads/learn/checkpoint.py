@@ -41,7 +41,7 @@ class Checkpoint:
 
     Args:
         path: The file; None to write no checkpoints.
-        clock: Returns the time in seconds.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(self, path: str | None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -51,14 +51,15 @@ class Checkpoint:
         self._last_write_seconds = 0.0
 
     def load(self, initial: Sequence[np.ndarray]) -> tuple[list[Epoch], list[np.ndarray]] | None:
-        """Return the epochs of an interrupted training, and the values of the variables after them.
+        """Load the checkpoint of an interrupted training.
 
         Args:
             initial: The initial values of the variables. The checkpoint must contain values of the
                 same shapes and types.
 
         Returns:
-            None if no checkpoint exists, if it is damaged, or if its variables do not match.
+            The epochs of the training so far, and the values of the variables after the last of
+            them. None if no checkpoint exists, if it is damaged, or if its variables do not match.
         """
         if self._path is None or not self._path.is_file():
             return None
@@ -127,8 +128,11 @@ def _write(path: Path, epochs: Sequence[Epoch], values: Sequence[np.ndarray]) ->
 
 
 def partial_file(path: Path) -> Path:
-    """Return the temporary file that replaces `path` once it is complete.
+    """Return the path of the temporary file that replaces a file once it is complete.
 
-    A killed process leaves this file behind.
+    A process that is killed while it writes leaves the temporary file behind.
+
+    Args:
+        path: The file to be replaced.
     """
     return path.with_suffix(".part")

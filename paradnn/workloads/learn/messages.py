@@ -15,8 +15,8 @@ class Epoch(WorkloadMessage):
         number: Number of the epoch, from 1.
         steps: Number of training steps in this epoch.
         ended: When the epoch ended, in Unix seconds.
-        train_seconds: Duration of the steps.
-        evaluation_seconds: Duration of the evaluation after the steps.
+        train_seconds: Duration of the steps, in seconds.
+        evaluation_seconds: Duration of the evaluation after the steps, in seconds.
         train_loss: Loss of the last batch.
         heldout_loss: Mean cross entropy over all held-out examples.
         accuracy: Value of learn.metric (0..1) over all held-out examples.
@@ -42,12 +42,12 @@ class Epoch(WorkloadMessage):
 
 
 def last_epoch(epochs: Sequence[Epoch], target: float, max_epochs: int, epochs_after: int) -> int:
-    """Return the number of the epoch after which a training ends, judged by the epochs so far.
+    """Return the number of the epoch after which a training ends, given the epochs so far.
 
     Args:
         epochs: The epochs so far.
-        target: Accuracy to reach.
-        max_epochs: The result if no epoch has reached the target.
+        target: Accuracy (0..1) to reach.
+        max_epochs: Maximum number of epochs: the result if no epoch has reached the target.
         epochs_after: Number of epochs to train after the first epoch that reached the target.
     """
     for epoch in epochs:

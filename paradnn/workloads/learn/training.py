@@ -44,12 +44,13 @@ class NotReached(PointEnded):
 class Learner:
     """Trains a model with a step, and evaluates it on held-out examples.
 
-    The learner can replace the step in `compile_steps`: it also has all attributes of the step.
+    A learner also has all attributes of the step. `compile_steps` therefore accepts it in place
+    of the step.
 
     Args:
         step: A training step of the model.
         examples: Training and held-out examples, as `fit_examples` returns them.
-        point: The request.
+        point: Configuration to measure, as the driver sends it.
         synthetic: A batch of arbitrary values, for compilation.
         names: The names of the model's variables, in the order of `Step.values`.
 
@@ -82,9 +83,15 @@ class Learner:
         self.steps = len(examples["training"]) // point["batch_size"]
 
     def run(self, steps: int) -> float | None:
-        """Run steps on the synthetic batch, and return the loss, like `Step.run`.
+        """Run steps on the synthetic batch, like `Step.run`.
 
         Each step copies the batch to the device, as the steps of an epoch do.
+
+        Args:
+            steps: Number of steps.
+
+        Returns:
+            The loss of the last step.
         """
         return self._step.feed(steps, lambda: self._synthetic)
 
@@ -97,7 +104,11 @@ class Learner:
         self._step.assign(self._initial_values)
 
     def evaluate(self) -> tuple[float, float]:
-        """Return learn.metric (0..1) and the mean cross entropy over the held-out examples."""
+        """Evaluate the model on the held-out examples.
+
+        Returns:
+            The value of learn.metric (0..1), and the mean cross entropy.
+        """
         return evaluate(
             self._step.outputs,
             self._examples,
@@ -106,12 +117,12 @@ class Learner:
         )
 
     def learn(self, meter: EnergyMeter, report: Callable[[Epoch], None]) -> None:
-        """Train to the target, then for learn.epochs_after further epochs.
+        """Train until the target is reached, then for learn.epochs_after further epochs.
 
         Resumes from the checkpoint if there is one, and saves the weights if learn.save is set.
 
         Args:
-            meter: Measures the energy.
+            meter: Measures the energy of each epoch.
             report: Called with each epoch of the checkpoint, then with each new epoch when it ends.
 
         Raises:
@@ -153,7 +164,14 @@ class Learner:
         )
 
     def _check_reached(self, epochs: Sequence[Epoch]) -> None:
-        """Raise NotReached if no epoch reached the target."""
+        """Check that an epoch reached the target.
+
+        Args:
+            epochs: All epochs of the training.
+
+        Raises:
+            NotReached: If no epoch reached it.
+        """
         settings = self._settings
         best = max(epoch.accuracy for epoch in epochs)
         if best < settings["target"]:
@@ -166,7 +184,7 @@ class Learner:
     def _epoch(
         self, number: int, generator: np.random.Generator, meter: EnergyMeter, *, is_resumed: bool
     ) -> Epoch:
-        """Train one epoch, evaluate the model, and return the measured epoch.
+        """Train one epoch, evaluate the model, and return the epoch with its measurements.
 
         An epoch uses the training examples in a new random order. The last examples are omitted if
         they do not fill a batch.
@@ -212,7 +230,7 @@ def measure_training(run: PointRun) -> None:
     Every epoch counts as a timed block of steps, and is reported to the driver when it ends.
 
     Args:
-        run: The run of the point.
+        run: Context of the measurement in the worker; it collects the results.
 
     Raises:
         NotFinite: If the loss is infinite or NaN.
@@ -259,10 +277,10 @@ def measure_training(run: PointRun) -> None:
 
 
 def _with_schedule(request: Mapping[str, Any], examples: int) -> dict[str, Any]:
-    """Return the request with the learning rate schedule, converted from epochs to steps.
+    """Add the learning rate schedule, converted from epochs to steps, to a configuration.
 
     Args:
-        request: The request of the point.
+        request: Configuration to measure, as the driver sends it.
         examples: Number of training examples.
     """
     learn = request["learn"]
@@ -276,7 +294,7 @@ def _with_schedule(request: Mapping[str, Any], examples: int) -> dict[str, Any]:
 
 
 def _timing(epochs: Sequence[Epoch]) -> Timing:
-    """Return the epochs as a `Timing` with one block per epoch.
+    """Convert epochs to a `Timing` whose timed blocks are the epochs.
 
     A training is timed as a whole, so it counts as steady even if the times of its epochs differ.
     """

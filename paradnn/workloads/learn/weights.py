@@ -16,9 +16,15 @@ from paradnn.workloads.learn.checkpoint import partial_file
 
 
 def require_writable(path: Path) -> None:
-    """Raise UnavailableError if `save_weights` could not write to a path.
+    """Check that `save_weights` can write to a path.
 
     This check precedes the training, so that a long training is not lost.
+
+    Args:
+        path: The file of weights. Its folder is created if necessary.
+
+    Raises:
+        UnavailableError: If the file could not be written.
     """
     partial = partial_file(path)
     try:

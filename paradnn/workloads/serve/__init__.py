@@ -105,7 +105,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         measure_served(run, self)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the batches to compile: number of queries -> number of examples.
+        """Return the batch sizes to compile, as a mapping: number of queries -> number of examples.
 
         By default, as in the stream scenarios, one query is a whole batch.
 
@@ -121,8 +121,8 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
         Args:
             service: The model that serves the queries.
-            until: Start no query after this time of `time.monotonic_ns()`.
-            meter: Measures the energy.
+            until: Time of `time.monotonic_ns()` after which no query is started.
+            meter: Measures the energy during the load.
 
         Raises:
             NotServed: If the load was not served completely.
@@ -163,8 +163,8 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         was cut short by the time limit.
 
         Args:
-            outcome: Outcome of the point.
-            last_answer: Answer of the last process; None if no process answered.
+            outcome: Outcome of the measurement, such as "ok" or "timeout".
+            last_answer: Answer of the process that ran last; None if no process answered.
         """
         if outcome in ("ok", "overload"):
             return True
@@ -194,14 +194,18 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         """Return the metrics that only this scenario has; by default none.
 
         Args:
-            measured: The measured point.
+            measured: Results of all processes of one measured configuration.
             loads: The load of each process that served at least one query.
             logs: The served queries of each load.
         """
         return {}
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
-        """Return the query latencies of the first process over time."""
+        """Return the query latencies of the first process over time.
+
+        Args:
+            measured: Results of all processes of one measured configuration.
+        """
         from paradnn.session.run_series import latency_series
 
         loads = _served_loads(measured)
@@ -249,9 +253,19 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ResultText("load", [limit, *clauses], verdict=verdict_text)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the seconds of the phase `load`, which replaces the phase `latency`.
+        """Predict the duration of the phase `load` of planned points (configurations).
 
         A load lasts until both its minimum duration and its minimum number of queries are reached.
+        It replaces the phase `latency`.
+
+        Args:
+            points: The planned points, of all kinds of work.
+            step: Seconds of a step, with one row per point.
+            known: Phase -> seconds predicted so far, with one row per point.
+
+        Returns:
+            Seconds of the phases `load` and `latency`; empty if no point has this scenario. Other
+            points keep their seconds in `known`, or 0.
         """
         import numpy as np
 
@@ -322,7 +336,14 @@ class Offline(Scenario):
     min_queries: int = option(24_576, "minimum number of examples", low=1, high=10_000_000)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return only the largest batch; the last batch of the load is padded to this size."""
+        """Return the only batch size to compile; the last batch of the load is padded to this size.
+
+        Args:
+            largest: Number of examples in a batch.
+
+        Returns:
+            Number of queries -> number of examples.
+        """
         return {largest: largest}
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
@@ -397,7 +418,14 @@ class Server(Scenario):
         return replace(point, workload=replace(self, batch=batch))
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the largest batch and all smaller powers of two; a query is one example."""
+        """Return the batch sizes to compile: the largest, and all smaller powers of two.
+
+        Args:
+            largest: Number of examples in the largest batch.
+
+        Returns:
+            Number of queries -> number of examples; both are equal, because a query is one example.
+        """
         powers = {2**power for power in range(largest.bit_length())}
         return {size: size for size in sorted({largest, *powers})}
 
@@ -408,6 +436,10 @@ class Server(Scenario):
         """Return the scenario with a separate seed for each process.
 
         With equal arrival times, the results of all processes would have the same bias.
+
+        Args:
+            replicate: Number of the repetition of the measurement, from 0.
+            process: Number of the process in the repetition, from 0.
         """
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
@@ -421,7 +453,7 @@ class Server(Scenario):
     def _scenario_metrics(
         self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
-        """Return the metrics of queries that are issued on a schedule.
+        """Return the metrics that only scheduled queries have, such as goodput and lateness.
 
         With server.rate=peak, they include the peak rate only if all processes ended with outcome
         ok and their queries together show that the limit is met.
@@ -470,10 +502,10 @@ class Server(Scenario):
         }
 
     def _verdict(self, loads: Sequence[Load]) -> bool | None:
-        """Return whether the queries meet the latency limit.
+        """Decide whether the queries meet the latency limit.
 
         Args:
-            loads: The load of each process. The queries of all loads are judged together.
+            loads: The load of each process. Their queries form one sample.
 
         Returns:
             Whether the limit is met; None if there are too few queries to decide.
@@ -481,10 +513,10 @@ class Server(Scenario):
         return verdict(self._cumulative_late(loads), self.percentile / 100, 1 - self.confidence)
 
     def _cumulative_late(self, loads: Sequence[Load]) -> list[int]:
-        """Return the cumulative number of late queries, with one number per query.
+        """Return, for each query, the number of late queries up to and including it.
 
         Args:
-            loads: The loads, whose queries are counted in sequence.
+            loads: The load of each process. The count continues from one load to the next.
         """
         limit = int(self.latency_ms * 1e6)
         latencies = (latency for load in loads for latency in load.log().latencies())
@@ -505,8 +537,11 @@ def _served_loads(measured: Measured) -> list[Load]:
 def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
     """Return means and percentiles of latency, queue time and service time, in ms.
 
-    A latency percentile is reported only if each process has enough queries to expect at least one
-    latency above the percentile.
+    The result contains a latency percentile only if each process has enough queries to expect at
+    least one latency above it.
+
+    Args:
+        logs: The served queries of each process.
     """
     from paradnn.session.measured import quantile_metrics
 
@@ -579,8 +614,8 @@ def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
     highest latency.
 
     Args:
-        share: The percentile as a fraction.
-        latencies: The latencies, in any unit.
+        share: The percentile as a fraction (0..1).
+        latencies: The latencies of all queries, in any unit.
 
     Returns:
         The bound in the unit of `latencies`; None if there are too few queries.

@@ -89,7 +89,7 @@ def main() -> None:
 
 
 class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
-    """A context manager of a process that issues queries; the process ends with the context.
+    """Context manager that starts a process that issues queries; the process ends with the context.
 
     Args:
         rate: Mean queries per second.
@@ -136,7 +136,11 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         os.write(self._input, b"\n")
 
     def take(self) -> list[tuple[int, int]]:
-        """Return the queries issued since the last call, as (due, issued) in monotonic ns."""
+        """Return the queries issued since the last call.
+
+        Returns:
+            For each query: when it was due and when it was issued, in ns of `time.monotonic_ns()`.
+        """
         data = self._partial_record
         with contextlib.suppress(BlockingIOError):
             while new := os.read(self._output, _READ_BYTES):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.point import PointRun
 
-#: Maximum delay with which the generator may issue queries: this fraction of the latency or this
-#: time in ns, whichever is larger. Delay and latency are compared at the scenario's percentile.
+#: Maximum delay with which the generator may issue queries: the larger of this fraction of the
+#: latency and this time in ns. Delay and latency are compared at the scenario's percentile.
 _MAX_DELAY_FRACTION = 0.1
 _MAX_DELAY_NS = 1_000_000
 #: A run ends with outcome "overload" if a query waits longer than this multiple of the latency
@@ -67,7 +67,7 @@ class Arrivals(Protocol):
 
 @dataclass(frozen=True)
 class ServedQueries:
-    """The queries of one run.
+    """The queries of one run of a load, and how the run ended.
 
     Attributes:
         log: The served queries, in the order of the schedule.
@@ -85,10 +85,10 @@ class ServedQueries:
     joules: float | None = None
 
     def with_result(self, load: str, joules: float | None) -> ServedQueries:
-        """Return a copy with the energy and, if the run ended early, a problem that says why.
+        """Return a copy with the energy, and with a problem if the run ended early.
 
         Args:
-            load: The load as text, such as "server.rate=100". The problem begins with it.
+            load: The load as text, such as "server.rate=100"; the problem begins with this text.
             joules: Energy during the run in J; None if it is not measured.
         """
         queries = len(self.log)
@@ -134,7 +134,7 @@ def serve(
             ns.
         until: The run ends with outcome "timeout" at this time of the clock, in ns; None: never.
         is_enough: Called after each batch with the scheduled times of its queries and the end of
-            the batch, in ns. The run ends if it returns True.
+            the batch, in ns. The run ends if it returns True. None: the source alone ends the run.
     """
     log = QueryLog()
     queue: deque[tuple[int, int]] = deque()
@@ -172,7 +172,7 @@ def serve_closed(
     batch: int,
     until: int,
 ) -> ServedQueries:
-    """Serve queries in a closed loop, until both minimums are reached.
+    """Serve queries in a closed loop, until both their minimum number and duration are reached.
 
     Args:
         run: Serves a given number of queries at once, and returns when they are done.
@@ -197,11 +197,11 @@ def serve_closed(
 
 
 class NotServed(PointEnded):
-    """The requested load was not issued on schedule, or not served completely.
+    """Raised if the requested load was not issued on schedule, or not served completely.
 
     Attributes:
-        load: The part of the load that was measured.
-        outcome: "timeout" or "overload".
+        load: Result of the part of the load that was served.
+        outcome: Outcome of the measurement, "timeout" or "overload".
     """
 
     def __init__(self, reason: str, load: Load, outcome: str) -> None:
@@ -215,9 +215,9 @@ class Service:
     """A model that serves queries.
 
     Attributes:
-        run: Serves a given number of queries at once, at most `batch`.
+        run: Function that serves a given number of queries at once, at most `batch`.
         batch: Maximum number of queries that are served at once.
-        capacity: Maximum number of queries per second.
+        capacity: Queries per second if every batch is full, the maximum.
         single_seconds: Service time of a single query without other load, in seconds.
     """
 
@@ -227,15 +227,16 @@ class Service:
     single_seconds: float
 
     def load(self, rate: float | None, served: ServedQueries, probes: list[Probe]) -> Load:
-        """Return the result of a run as a message to the driver.
+        """Return the result of a load as a message to the driver.
 
         Args:
             rate: Scheduled queries per second; None without a schedule.
-            served: The queries.
-            probes: Results of the rates that a search for the peak tried.
+            served: The served queries and the outcome of the run.
+            probes: Results of all rates that a search for the highest rate tried; empty if there
+                was no search.
 
         Raises:
-            NotServed: If `served` has a problem. The exception contains the message.
+            NotServed: If `served` has a problem. The exception contains the same message.
         """
         load = Load(
             rate=rate,
@@ -254,15 +255,22 @@ class QueryScenario(Protocol):
     """The methods of a scenario that determine the batch sizes and when queries are issued."""
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the batches to compile: number of queries -> number of examples."""
+        """Return the batch sizes to compile.
+
+        Args:
+            largest: Number of examples in the largest batch.
+
+        Returns:
+            Number of queries -> number of examples.
+        """
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
         """Issue the queries of the scenario, and return the measured load.
 
         Args:
             service: The model that serves the queries.
-            until: Start no query after this time of `time.monotonic_ns()`.
-            meter: Measures the energy.
+            until: Time of `time.monotonic_ns()` after which no query is started.
+            meter: Measures the energy during the load.
 
         Raises:
             NotServed: If the load was not served completely.
@@ -278,7 +286,7 @@ def measure_load(
         scenario: Determines when queries are issued.
         service: The model that serves the queries.
         seconds_left: Maximum duration in seconds.
-        meter: Measures the energy.
+        meter: Measures the energy during the load.
 
     Raises:
         NotServed: If the load was not served completely.
@@ -289,13 +297,15 @@ def measure_load(
 
 
 class ScheduledRuns:
-    """The runs of `scenario=server`, each with a separate generator of queries.
+    """Runs of `scenario=server`, in which a separate process issues queries on a schedule.
+
+    A run serves queries at one rate. A search for the highest rate needs several runs.
 
     Args:
-        settings: The options of the scenario.
+        settings: Option of the scenario -> value.
         service: The model that serves the queries.
-        until: Start no batch after this time of `time.monotonic_ns()`.
-        meter: Measures the energy.
+        until: Time of `time.monotonic_ns()` after which no batch is started.
+        meter: Measures the energy of each run.
     """
 
     def __init__(
@@ -327,7 +337,7 @@ class ScheduledRuns:
         return self._peak_load()
 
     def _peak_load(self) -> Load:
-        """Search for the highest rate that meets the limit, and return its load.
+        """Search for the highest rate that meets the latency limit, and return its load.
 
         Raises:
             NotServed: If no rate was shown to meet the limit.
@@ -356,10 +366,10 @@ class ScheduledRuns:
         return service.load(search.rate, run, self._probes)
 
     def _failure_reason(self, limit: str, last_problem: str | None) -> str:
-        """Return the reason why the search found no rate.
+        """Return the reason why the search for the highest rate found no rate.
 
         Args:
-            limit: The latency limit as text.
+            limit: The latency limit as text, such as "server.latency_ms=15".
             last_problem: Problem of the last full-length run; None if it had none.
         """
         if not self._probes:
@@ -378,7 +388,7 @@ class ScheduledRuns:
         return reason
 
     def _has_time(self, rate: float) -> bool:
-        """Whether the remaining time suffices for a further probe and a full-length run at a rate.
+        """Return whether the remaining time suffices for a probe and a full-length run at a rate.
 
         Args:
             rate: Mean queries per second.
@@ -393,9 +403,13 @@ class ScheduledRuns:
         return LimitMonitor(self._limit, self._share, self._settings["confidence"])
 
     def _probe(self, rate: float) -> bool:
-        """Return whether a rate was shown to meet the limit in a short run.
+        """Run a probe: a short run that ends as soon as its verdict is certain.
 
-        The run ends as soon as its verdict is certain.
+        Args:
+            rate: Mean queries per second.
+
+        Returns:
+            Whether the probe shows that queries at this rate meet the latency limit.
         """
         monitor = self._monitor()
         served = self._run(rate, self._probe_length, monitor)
@@ -404,7 +418,14 @@ class ScheduledRuns:
         return self._probes[-1].held is True
 
     def _full_run(self, rate: float) -> tuple[bool, ServedQueries]:
-        """Return whether a rate was shown to meet the limit in a full-length run, and the run."""
+        """Run a full-length run at a rate, and add it to the probes.
+
+        Args:
+            rate: Mean queries per second.
+
+        Returns:
+            Whether it shows that queries at this rate meet the latency limit; and the run.
+        """
         served = self._run(rate, self._full_length)
         error = 1 - self._settings["confidence"]
         is_met = verdict(self._cumulative_late(served.log), self._share, error)
@@ -412,7 +433,7 @@ class ScheduledRuns:
         return self._probes[-1].held is True, served
 
     def _cumulative_late(self, log: QueryLog) -> list[int]:
-        """Return the cumulative number of late queries, with one number per query.
+        """Return, for each query, the number of late queries up to and including it.
 
         Args:
             log: The served queries.
@@ -420,12 +441,12 @@ class ScheduledRuns:
         return list(accumulate(latency > self._limit for latency in log.latencies()))
 
     def _add_probe(self, rate: float, served: ServedQueries, *, is_met: bool | None) -> None:
-        """Record a run as a probe.
+        """Add the result of a run to the list of probes, the rates that were tried.
 
         Args:
             rate: Scheduled queries per second.
             served: The run. If it has a problem, it counts as a run that missed the limit.
-            is_met: Whether the limit was met; None if the queries do not decide it.
+            is_met: Whether the latency limit was met; None if there are too few queries to decide.
         """
         latencies = served.log.latencies()
         probe = Probe(
@@ -469,7 +490,15 @@ class ScheduledRuns:
         return replace(served, problem=self._delay_reason(served.log, rate))
 
     def _delay_reason(self, log: QueryLog, rate: float) -> str | None:
-        """Return a problem if the generator issued queries too late; None if it was punctual."""
+        """Check whether the generator issued the queries of a run on time.
+
+        Args:
+            log: The served queries.
+            rate: Scheduled queries per second.
+
+        Returns:
+            A problem if they were issued too late; None if the generator was punctual.
+        """
         if not log:
             return None
         delay = percentile(log.delays(), self._share)
@@ -487,19 +516,19 @@ class ScheduledRuns:
 #: The number of queries grows by the factor _GROWTH from one look to the next.
 LOOKS = 10
 _GROWTH = 1.5
-#: Minimum duration of a probe: this multiple of the latency limit or this time in ns, whichever is
-#: larger.
+#: Minimum duration of a probe: the larger of this multiple of the latency limit and this time in
+#: ns.
 _MIN_LIMITS = 20
 _MIN_DURATION_NS = 2_000_000_000
 
 
 class LimitMonitor:
-    """Ends a probe once it is certain whether a share of all queries meets a latency limit.
+    """Ends a short run once it is certain whether a share of all queries meets a latency limit.
 
-    The probability of a false verdict is divided equally among `LOOKS` interim looks. The first
-    look is late enough to detect a growing queue. If queries arrive twice as fast as they are
-    served, the waiting time reaches the latency limit L after a time of 2 L. If they arrive 5% too
-    fast, it reaches L after a time of about 20 L.
+    The verdict is sought in at most `LOOKS` interim evaluations (looks). The probability of a false
+    verdict is divided equally among them. The first look is late enough to detect a growing queue.
+    If queries arrive twice as fast as they are served, the waiting time reaches the latency limit L
+    after a time of 2 L. If they arrive 5% too fast, it reaches L after a time of about 20 L.
 
     Args:
         latency: The latency limit, in ns.
@@ -507,8 +536,8 @@ class LimitMonitor:
         confidence: Confidence (0..1) of the verdict.
 
     Attributes:
-        min_queries: Number of queries that suffice to show that the limit is met, if none of them
-            is late.
+        min_queries: Number of queries that suffice to show that the limit is met, if all of them
+            are in time.
         is_met: The verdict; None while it is uncertain.
     """
 
@@ -524,7 +553,7 @@ class LimitMonitor:
         self.is_met: bool | None = None
 
     def __call__(self, scheduled: Sequence[int], ended: int) -> bool:
-        """Add a batch, and return whether the verdict is certain.
+        """Add a batch of served queries, and return whether the verdict is certain.
 
         Args:
             scheduled: When the queries of the batch were due, in ns.
@@ -545,7 +574,7 @@ class LimitMonitor:
         return self.look() is not None
 
     def look(self) -> bool | None:
-        """Evaluate the queries so far and return the verdict.
+        """Evaluate the queries so far and return whether they meet the latency limit.
 
         After `LOOKS` evaluations, the verdict no longer changes.
 
@@ -559,9 +588,13 @@ class LimitMonitor:
 
 
 def measure_served(run: PointRun, scenario: QueryScenario) -> None:
-    """Time the steps of a point, then measure the model under the load of a scenario.
+    """Time the steps of a model, then measure it under the load of a scenario.
 
     The load is reported to the driver even if it was not served completely.
+
+    Args:
+        run: Context of the measurement in the worker; it collects the results.
+        scenario: Determines the batch sizes and when queries are issued.
 
     Raises:
         NotServed: If the load was not served completely.
@@ -594,10 +627,10 @@ def measure_served(run: PointRun, scenario: QueryScenario) -> None:
 def _measure_under_load(
     run: PointRun, scenario: QueryScenario, run_queries: Callable[[int], object], batch: int
 ) -> None:
-    """Measure single queries and then the load; record the load and the contention during it.
+    """Measure single queries, then the load; record the load and the contention for cores.
 
     Args:
-        run: The run of the point.
+        run: Context of the measurement in the worker; it collects the results.
         scenario: Determines when queries are issued.
         run_queries: Serves a given number of queries at once.
         batch: Maximum number of queries that are served at once.

@@ -22,10 +22,13 @@ _DIGITS = 3
 
 
 class QueryLog:
-    """A log of all served queries, in order. Each of `COLUMNS` is an attribute.
+    """A log of all served queries, in order.
+
+    For each name in `COLUMNS`, such as "scheduled", an attribute contains the column's values.
 
     Args:
-        content: The queries as rows of 64-bit integers, one integer per column.
+        content: The queries as rows of 64-bit integers, one integer per column; empty for a new
+            log.
 
     Raises:
         ValueError: If the content is not a whole number of rows.
@@ -59,7 +62,7 @@ class QueryLog:
             self._values.extend((scheduled, issued, started, ended, len(batch)))
 
     def latencies(self) -> list[int]:
-        """Return the time from each query's scheduled time to the end of its batch, in ns."""
+        """Return each query's latency, from its scheduled time to the end of its batch, in ns."""
         return [
             ended - scheduled for scheduled, ended in zip(self.scheduled, self.ended, strict=True)
         ]
@@ -80,7 +83,7 @@ class QueryLog:
         }
 
     def delays(self) -> list[int]:
-        """Return the time from each query's scheduled time to its actual issue, in ns."""
+        """Return each query's delay, from its scheduled time to its actual issue, in ns."""
         return [issued - due for due, issued in zip(self.scheduled, self.issued, strict=True)]
 
     def seconds(self) -> float:
@@ -96,13 +99,13 @@ class QueryLog:
 
 @dataclass(frozen=True)
 class Load(WorkloadMessage):
-    """The result of a scenario in one process.
+    """The message that reports the queries of one process to the driver.
 
     Attributes:
         rate: Scheduled queries per second; None without a schedule.
         single_seconds: Service time of a single query without other load, in seconds.
         queries: The queries as text, packed by `QueryLog.packed`.
-        probes: Results of the rates that a search for the peak tried.
+        probes: Results of all rates that a search for the highest rate tried.
         joules: Energy during the load in J; None if it is not measured.
     """
 
@@ -119,17 +122,24 @@ class Load(WorkloadMessage):
         self.log()
 
     def log(self) -> QueryLog:
-        """Return the unpacked queries; raises ValueError if they cannot be unpacked."""
+        """Return the unpacked queries.
+
+        Raises:
+            ValueError: If they cannot be unpacked.
+        """
         return QueryLog(unpack_bytes(self.queries))
 
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return the contents of the artifacts of a load by file name.
+    """Return the files that describe the queries of a measurement: file name -> content.
 
-    - probes.json: the tried rates, if the peak was searched;
+    - probes.json: the tried rates, if the highest rate was searched;
     - queries.parquet: all queries;
     - latency.hgrm and latency.hdr: the latency histogram in microseconds, as text and in
       HdrHistogram's encoded form.
+
+    Args:
+        answers: Answers of all processes.
     """
     loads = messages_of_kind(answers, Load)
     artifacts: dict[str, Any] = {}
@@ -144,7 +154,13 @@ def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def _parquet(logs: Sequence[QueryLog]) -> bytes:
-    """Return the queries of all processes as a Parquet table; column `process` counts from 1."""
+    """Return the queries of all processes as the bytes of a Parquet file.
+
+    Its columns are `process`, which counts from 1, and those in `COLUMNS`.
+
+    Args:
+        logs: The served queries of each process.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
