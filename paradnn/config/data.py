@@ -69,7 +69,10 @@ class ImageFiles(Input):
 
 
 def with_absolute_path(data: Input) -> Input:
-    """Return `data` with an absolute path, because workers run in a different working directory."""
+    """Return `data` with an absolute path; it is unchanged if it has no path.
+
+    Workers run in a different working directory, so a relative path would differ there.
+    """
     path = getattr(data, "path", None)
     if path is None:
         return data

@@ -29,7 +29,13 @@ _PACKAGES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Option:
-    """An option defined by a family or kind of work. `group=name` sets the keys in `content`."""
+    """An option of a configuration group, which a family or kind of work defines without a file.
+
+    Attributes:
+        group: Name of the group, such as "model".
+        name: Name of the option, as in `group=name`.
+        content: The keys that the option sets, with their values; mappings may be nested.
+    """
 
     group: str
     name: str
@@ -43,7 +49,11 @@ def group_names() -> list[str]:
 
 
 def option_names(group: str) -> list[str]:
-    """Return the names of the options of a configuration group; empty for an unknown group."""
+    """Return the names of the options of a configuration group, such as those of `model`.
+
+    Args:
+        group: Name of the group. If it is unknown, the result is empty.
+    """
     # Other characters could form a path to files outside the folder.
     if not re.fullmatch(r"[\w/-]{1,100}", group):
         return []
@@ -54,7 +64,15 @@ def option_names(group: str) -> list[str]:
 
 @cache
 def option_content(group: str, name: str) -> Mapping[str, Any]:
-    """Return the keys that an option sets, with their values; empty for an unknown option."""
+    """Return the keys that an option of a configuration group sets, with their values.
+
+    Args:
+        group: Name of the group, such as "model".
+        name: Name of the option, as in `model=NAME`.
+
+    Returns:
+        Key -> value; empty for an unknown option.
+    """
     text = _file_text(group, name)
     if text:
         import yaml
@@ -68,10 +86,14 @@ def option_content(group: str, name: str) -> Mapping[str, Any]:
 
 
 def describe_option(group: str, name: str) -> str:
-    """Return the description of an option as one line.
+    """Return the description of an option of a configuration group as one line.
 
     The description is the comment in the option's file, without lines that contain commands. For an
     option without a file, it is the description of the family or kind of work that defines it.
+
+    Args:
+        group: Name of the group, such as "model".
+        name: Name of the option, as in `model=NAME`.
     """
     text = _file_text(group, name)
     if text:
@@ -88,7 +110,11 @@ def describe_option(group: str, name: str) -> str:
 
 
 def takes_further_keys(model: Any) -> bool:
-    """Return whether the family of a configured model accepts keys other than its options."""
+    """Return whether a model accepts keys other than the options of its family.
+
+    Args:
+        model: The group `model` of a configuration, a mapping with the key `name`.
+    """
     name = model.get("name") if isinstance(model, Mapping) else None
     return isinstance(name, str) and name in FAMILIES and FAMILIES[name].is_open
 
@@ -136,7 +162,7 @@ def _options_without_files() -> list[_Option]:
 
 
 def _file_text(group: str, name: str) -> str:
-    """Return the text of an option's file; empty if the option has no file."""
+    """Return the text of the file that defines an option; empty if there is no such file."""
     path = CONFIG / group / f"{name}.yaml"
     if re.fullmatch(r"[\w.-]+", name) and path.is_file():
         return path.read_text(encoding="utf-8")

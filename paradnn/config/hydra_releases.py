@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 
 def _release(package: str) -> tuple[int, int]:
-    """Return the major and minor version of an installed package."""
+    """Return (major, minor), the version of an installed package."""
     major, minor = version(package).split(".")[:2]
     return int(major), int(minor)
 
@@ -34,7 +34,14 @@ if _release("hydra-core") >= (1, 4):
 
 
 def register_resolver(name: str, resolver: Callable[..., Any]) -> None:
-    """Register a resolver of interpolations, replacing any resolver of the same name."""
+    """Register a resolver for OmegaConf's interpolations, such as ${name:argument}.
+
+    An existing resolver of the same name is replaced.
+
+    Args:
+        name: Name of the resolver in interpolations.
+        resolver: Function of the arguments that returns the value.
+    """
     # Before 2.4, `register_resolver` was a deprecated function with different arguments.
     register: Callable[..., None] = OmegaConf.register_new_resolver
     if _release("omegaconf") >= (2, 4):

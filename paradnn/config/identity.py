@@ -54,7 +54,7 @@ _MAX_CACHED_PARTS = 2**14
 
 @dataclass(frozen=True, slots=True)  # slots: a plan has up to a million identities
 class Identity:
-    """Key by which resume recognizes measured points: point, environment and replicate.
+    """Key by which a resumed sweep recognizes points (configurations) that are already measured.
 
     Attributes:
         point_id: Hash of the point and its timing protocol.
@@ -71,7 +71,7 @@ def digest(value: Any, length: int = 16) -> str:
     """Return a short hash of a JSON value, independent of the order of keys in mappings.
 
     Args:
-        value: The value.
+        value: The value: nested mappings and lists of scalars.
         length: Number of hexadecimal digits of the hash.
     """
     return _hash(_as_json(value), length)
@@ -86,10 +86,13 @@ def _hash(text: str, length: int = 16) -> str:
 
 
 def point_id(point: Point) -> str:
-    """Return the hash of the measured configuration and its protocol.
+    """Return the hash of a point (one configuration to measure) and its timing protocol.
 
     The hash excludes software and hardware, which belong to the environment. It also excludes the
-    replicate, limits, extras and prices.
+    replicate, prices, and the keys of `measure` that do not affect the timing (limits and extras).
+
+    Args:
+        point: The point in canonical form.
     """
     parts = vars(point) | point.workload.stored_keys()
     names = sorted(parts.keys() - {"replicate", "software", "measure", "workload"})
@@ -99,9 +102,14 @@ def point_id(point: Point) -> str:
 
 
 def _part_as_json(name: str, part: Any) -> str:
-    """Return a part of a point as JSON without the outer braces; empty if all keys are omitted.
+    """Return a field of a point as JSON without the outer braces.
 
-    The points of a sweep share their parts, so the JSON of an object is cached.
+    Keys with their added default (`added_defaults`) are omitted; without any keys, the result is
+    empty. The points of a sweep share their parts, so the JSON of an object is cached.
+
+    Args:
+        name: Name of the field, such as "model".
+        part: Value of the field.
     """
     known = _json_by_object.get((name, id(part)))
     if known is not None:
@@ -120,26 +128,40 @@ def _part_as_json(name: str, part: Any) -> str:
 
 
 def without_price(point: Point) -> Point:
-    """Return the point without its price, which does not affect the measurement."""
+    """Return a copy of the point without the price of its device.
+
+    The price does not affect the measurement.
+    """
     return replace(point, platform=replace(point.platform, price_per_hour=None))
 
 
 def protocol_id(measure: Measure) -> str:
-    """Return the hash of the timing protocol of a point."""
+    """Return the hash of the timing protocol: the settings that affect how steps are timed.
+
+    Args:
+        measure: Settings of the measurement, including limits and extras, which the hash excludes.
+    """
     return _hash(_protocol_as_json(measure))
 
 
 def limits_id(measure: Measure) -> str:
-    """Return the hash of the limits of a point.
+    """Return the hash of the limits of time and memory.
 
-    With other limits, a point that ended with a timeout or out of memory may have a different
+    With other limits, a measurement that ended with a timeout or out of memory may have a different
     outcome.
+
+    Args:
+        measure: Settings of the measurement, which include the limits.
     """
     return digest([getattr(measure, key) for key in LIMIT_KEYS])
 
 
 def point_request(point: Point) -> dict[str, Any]:
-    """Return the point as the worker receives it: nested mappings and lists of plain values."""
+    """Return a point (one configuration to measure) as the worker receives it.
+
+    Returns:
+        Nested mappings and lists of plain values.
+    """
     parts = vars(point) | point.workload.stored_keys()
     del parts["workload"]
     request: dict[str, Any] = {}
@@ -155,7 +177,13 @@ def point_request(point: Point) -> dict[str, Any]:
 
 @cache
 def added_defaults() -> Mapping[str, Any]:
-    """Return dotted keys that later versions added, with the values that earlier ones implied."""
+    """Return the keys that later versions of ParaDnn added, with the values of earlier versions.
+
+    A run that was recorded without such a key is read as if it had this value.
+
+    Returns:
+        Dotted key -> value that earlier versions implied.
+    """
     defaults = dict(_ADDED_DEFAULTS)
     for work in WORKLOADS.values():
         defaults.update(work.added_defaults)
@@ -163,12 +191,10 @@ def added_defaults() -> Mapping[str, Any]:
 
 
 def without_added_defaults(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings without the keys whose value equals their added default.
-
-    For added defaults see `added_defaults`.
+    """Return nested mappings without the keys whose value equals that of `added_defaults`.
 
     Args:
-        values: Keys of a point.
+        values: Key -> value or mapping of a point.
         prefix: Prefix of the keys of `values` in `added_defaults`, such as "measure.".
     """
     defaults = added_defaults()
@@ -185,7 +211,14 @@ def without_added_defaults(values: Mapping[str, Any], prefix: str = "") -> dict[
 
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return nested mappings as the params of a run: dotted key -> value in Hydra's notation."""
+    """Return nested mappings as the params of an MLflow run.
+
+    Args:
+        values: Key -> value or mapping.
+
+    Returns:
+        Dotted key -> value in Hydra's notation, such as "null" for None.
+    """
     return {key: _as_param(value) for key, value in _flatten(values).items()}
 
 
@@ -198,7 +231,12 @@ def _as_param(value: Any) -> str:
 
 
 def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one flat mapping with dotted keys. Lists are not flattened."""
+    """Return nested mappings as one flat mapping with dotted keys; lists are not flattened.
+
+    Args:
+        values: The mappings, or a single value.
+        prefix: Dotted key of `values`; empty at the top level.
+    """
     if not isinstance(values, dict):
         return {prefix: values}
     flat: dict[str, Any] = {}

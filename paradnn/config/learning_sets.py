@@ -32,7 +32,7 @@ DIGEST_TAG = "data_digest"
 
 
 class SetSizes(NamedTuple):
-    """Numbers of training examples, held-out examples and classes in a set."""
+    """Numbers of training examples, held-out examples and classes in a data set."""
 
     training: int
     heldout: int
@@ -55,21 +55,28 @@ class Pictures(Input, ABC):
     @property
     @abstractmethod
     def sizes(self) -> SetSizes:
-        """Numbers of examples and classes."""
+        """Numbers of training examples, held-out examples and classes."""
 
     @abstractmethod
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """Return the arrays of the set by name; the module's docstring lists the names.
+        """Return the arrays of the set by name.
+
+        Pictures (examples, pixels, pixels, channels) are `training` and `heldout`. Classes
+        (examples,) are `training_classes` and `heldout_classes`.
 
         Raises:
             DataError: If a file is missing or damaged.
         """
 
     def check(self, model: Any) -> None:
-        """Raise ConfigError if a model cannot learn from this set.
+        """Check that a model can learn from this set.
 
         Args:
-            model: The options of the model's family.
+            model: The options of the model.
+
+        Raises:
+            ConfigError: If the model is not a classifier, has too few classes, or has inputs of
+                another size.
         """
         if model.is_counted:
             # Only the worker knows the input of a model that a user supplies.
@@ -90,7 +97,14 @@ class Pictures(Input, ABC):
             raise ConfigError("model.image_size", model.image_size, reason, remedy)
 
     def _check_classes(self, model: Any) -> None:
-        """Raise ConfigError if a model is not a classifier, or has fewer classes than the set."""
+        """Check that a model is a classifier and has all classes of the set.
+
+        Args:
+            model: The options of the model.
+
+        Raises:
+            ConfigError: If it is not.
+        """
         classes = self.sizes.classes
         outputs = getattr(model, "output_size", None)
         if outputs is None:
@@ -128,7 +142,9 @@ class Digits(Pictures):
 
 
 class _Cifar(Pictures):
-    """A set in binary files of CIFAR: each row has the labels, then a picture channel by channel.
+    """Base class for sets in the binary files of CIFAR.
+
+    Each row of a file has the labels, followed by a picture channel by channel.
 
     Attributes:
         labels: Number of labels in a row; the last label is the class.
@@ -199,7 +215,7 @@ class Cifar100(_Cifar):
 
 
 class _ReadFromFiles(Pictures):
-    """A set whose sizes are determined by the files of the user."""
+    """Base class for sets whose sizes depend on the user's files."""
 
     @property
     def pixels(self) -> int:
@@ -273,7 +289,10 @@ class PictureFolder(_ReadFromFiles):
 
 @cache
 def _idx_arrays(folder: Path) -> Mapping[str, np.ndarray]:
-    """Return the set in the four files in which MNIST is published.
+    """Read a set from the four files in which MNIST is published.
+
+    Returns:
+        The arrays of the set, as `Pictures.arrays` documents them.
 
     Raises:
         DataError: If a file is missing or damaged.
@@ -287,7 +306,7 @@ def _idx_arrays(folder: Path) -> Mapping[str, np.ndarray]:
 
 
 def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """Return the bytes of an IDX file, compressed or not, as an array.
+    """Read an IDX file, compressed or not, as an array of unsigned bytes.
 
     An IDX file consists of two zero bytes, the type (8: unsigned byte), the number of dimensions,
     the size of each dimension as a big-endian 32-bit number, and the values
@@ -324,7 +343,10 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
 
 @cache
 def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
-    """Return the set in an .npz file.
+    """Read a set from an .npz file whose arrays are named as in Keras' mnist.npz.
+
+    Returns:
+        The arrays of the set, as `Pictures.arrays` documents them.
 
     Raises:
         DataError: If the file cannot be read, lacks an array, or has an array of a wrong shape.
@@ -368,7 +390,7 @@ def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
 def _check_part(
     path: Path, arrays: dict[str, np.ndarray], part: str, names: Mapping[str, str]
 ) -> None:
-    """Check that a part consists of square pictures with one class each.
+    """Check that the training or held-out part of a set has square pictures with one class each.
 
     The function also replaces classes of shape (n, 1) in `arrays` by classes of shape (n,).
 
@@ -401,11 +423,14 @@ def _check_part(
 
 @cache
 def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
-    """Return the set in a folder with one sub-folder per class.
+    """Read a set from a folder with one sub-folder of pictures per class.
 
     Args:
         path: The folder.
         size: Height and width to which pictures are resized, in pixels.
+
+    Returns:
+        The arrays of the set, as `Pictures.arrays` documents them.
 
     Raises:
         DataError: If the folder cannot be read, a file is not a picture, a class has fewer than
@@ -471,7 +496,7 @@ _folder = cache(Scratch)
 
 @cache
 def set_file(data: Pictures) -> Path:
-    """Return the path of the .npz file of a set, which is written once per process.
+    """Write a set to an .npz file once per process, and return the path of the file.
 
     Raises:
         DataError: If the set cannot be read.

@@ -48,11 +48,11 @@ _MAX_STDERR_CHARS = 300
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child process ended.
+    """How a child process that measured a configuration ended.
 
     Attributes:
         exit_code: The exit code; None if a signal ended the process.
-        signal: The signal that ended the process; None if it exited.
+        signal: Number of the signal that ended the process; None if it exited.
         stopped: Why the driver stopped the process: "timeout", "memory" or "worker" (the worker had
             ended); None if the driver did not stop it.
         phase: The phase in which the process ended.
@@ -68,17 +68,18 @@ class Ending:
 
 @dataclass(frozen=True)
 class PointResult:
-    """Result of one process of a point, as the driver observed it.
+    """Result of one process that measured a point (configuration), as the driver observed it.
 
     Attributes:
         outcome: One of `OUTCOMES`.
         reason: Reason of the outcome in one line; None if the outcome needs no reason.
-        answer: The answer of the child; None if it sent no answer.
+        answer: The answer of the process; None if it sent no answer.
         phases: Phase -> duration in seconds.
-        stderr: Last lines that the child wrote to standard error.
-        peak_memory_bytes: Peak of the resident memory that the driver observed; None if unknown.
+        stderr: Last lines that the process wrote to standard error.
+        peak_memory_bytes: Peak of the resident memory that the driver observed, in bytes; None if
+            unknown.
         begun: Start of the process in Unix seconds.
-        news: Messages that the kind of work sent during the measurement.
+        news: Messages that the process sent during the measurement, such as finished epochs.
     """
 
     outcome: str
@@ -101,7 +102,7 @@ def classify(
     peak: int,
     was_oom_killed: bool = False,
 ) -> tuple[str, str | None]:
-    """Return the outcome of a child process and a one-line reason.
+    """Determine the outcome of a child process that measured a configuration.
 
     Args:
         ending: How the child ended.
@@ -114,7 +115,7 @@ def classify(
             because the group or the host was out of memory.
 
     Returns:
-        One of `OUTCOMES`, and the reason; the reason is None if the answer contains none.
+        One of `OUTCOMES`, and a one-line reason. The reason is None if the answer contains none.
     """
     if answer:
         return answer.outcome, answer.reason
@@ -144,7 +145,7 @@ def classify(
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, such as SIGKILL."""
+    """Return the name of a signal, such as SIGKILL for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -21,5 +21,8 @@ HOME = CHECKOUT or Path.cwd()
 
 
 def default_experiment() -> str:
-    """Return the default MLflow experiment: MLFLOW_EXPERIMENT_NAME if it is set, else "paradnn"."""
+    """Return the name of the default MLflow experiment.
+
+    It is the value of MLFLOW_EXPERIMENT_NAME if the variable is set, otherwise "paradnn".
+    """
     return os.environ.get("MLFLOW_EXPERIMENT_NAME") or "paradnn"

@@ -259,14 +259,14 @@ class Point:
 
     @property
     def device_count(self) -> int:
-        """Number of devices on all hosts that share each step."""
+        """Total number of devices on all hosts that share each step."""
         if self.model.is_communication:
             return self.devices
         return self.devices * self.hosts
 
     @property
     def replicas(self) -> int:
-        """Number of copies of the model, each of which processes an equal share of the batch."""
+        """Number of copies of the model. Each copy processes an equal share of the batch."""
         if self.parallel == "model":
             return 1
         return self.device_count
@@ -287,7 +287,7 @@ _SELECTOR_HELP = {
 
 @cache
 def selector_keys() -> type[Any]:
-    """Return a dataclass whose fields are the keys that select a kind of work, such as `mode`."""
+    """Return a dataclass with a field for each key that selects a kind of work, such as `mode`."""
     fields = [
         (key, str, option(DEFAULT_KEYS[key], text, choices=selector_choices(key)))
         for key, text in _SELECTOR_HELP.items()
@@ -303,7 +303,10 @@ def point_keys() -> tuple[str, ...]:
 
 
 def step_costs(point: Point) -> Costs:
-    """Return the analytic costs of one step of a point, summed over all devices."""
+    """Return the analytic costs of one step of a configuration, summed over all devices.
+
+    The costs, such as FLOPs and bytes, are computed without running the model.
+    """
     return point.model.costs(
         batch_size=point.batch_size,
         precision=point.precision,
@@ -316,7 +319,7 @@ def step_costs(point: Point) -> Costs:
 
 
 def prefill_costs(point: Point) -> Costs:
-    """Return the analytic costs of the prefill (reading the prompts) of a mode=generate point."""
+    """Return the analytic costs of reading the prompts (prefill) in a mode=generate point."""
     return point.model.prefill_costs(
         batch_size=point.batch_size,
         precision=point.precision,

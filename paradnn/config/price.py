@@ -29,7 +29,7 @@ class Prices:
     )
 
     def hourly_price(self, device: str, host: str, count: int) -> float | None:
-        """Return the price of an hour of `count` devices; None if it is unknown.
+        """Return the price of one hour of several devices, in the currency of the table.
 
         A price of the device has precedence over a price of the host, which includes all devices of
         the host.
@@ -38,6 +38,9 @@ class Prices:
             device: Name of the device.
             host: Name of the host.
             count: Number of devices.
+
+        Returns:
+            The price; None if the table has neither the device nor the host.
         """
         if device in self.per_hour:
             return count * float(self.per_hour[device])
@@ -52,11 +55,11 @@ class Prices:
 
 
 def positive_price(key: str, shown: str, price: str, example: str = "V100=2") -> float:
-    """Return a price that the user wrote as a number.
+    """Convert a price, which the user wrote as text, to a number.
 
     Args:
-        key: The key, for the error message.
-        shown: The value of the key, for the error message.
+        key: The configuration key that contains the price, for the error message.
+        shown: Value of this key as the user wrote it, for the error message.
         price: The price as text.
         example: A valid value of the key, for the error message.
 
@@ -74,11 +77,14 @@ def positive_price(key: str, shown: str, price: str, example: str = "V100=2") ->
 
 
 def check_prices(prices: Prices, key: str = "price") -> None:
-    """Raise ConfigError for the first price of a table that is not a positive number.
+    """Check that all prices of a table are positive numbers.
 
     Args:
         prices: The table.
-        key: The key of the table; empty for the table in a file.
+        key: The configuration key of the table, for the error message; empty for a table in a file.
+
+    Raises:
+        ConfigError: For the first price that is not a positive number.
     """
     dotted_key = f"{key}.per_hour".lstrip(".")
     for name, price in prices.per_hour.items():
@@ -90,7 +96,7 @@ def load_prices(name: str, key: str) -> Prices:
 
     Args:
         name: Name of a table in `conf/price`, or path of a YAML file.
-        key: The key whose value is `name`, for error messages.
+        key: The configuration key whose value is `name`, for error messages.
 
     Raises:
         ConfigError: If the table does not exist or is invalid.

@@ -22,10 +22,12 @@ from paradnn.families import FAMILIES
 
 
 def read_point(config: Mapping[str, Any], *, is_measured: bool = True) -> Point:
-    """Return the point that a composed configuration describes, in canonical form.
+    """Return the point (one configuration to measure) that Hydra's configuration describes.
+
+    The point is in canonical form, in which equal measurements are equal points.
 
     Args:
-        config: The configuration.
+        config: The composed configuration, as nested mappings of plain values.
         is_measured: Whether to reject points that ParaDnn can predict but not measure.
 
     Raises:
@@ -36,9 +38,12 @@ def read_point(config: Mapping[str, Any], *, is_measured: bool = True) -> Point:
 
 
 def parse_point(config: Mapping[str, Any]) -> Point:
-    """Return the point that a configuration describes, without bringing it into canonical form.
+    """Return the point that a configuration describes, without converting it to canonical form.
 
     The function checks single values, but not whether they contradict each other.
+
+    Args:
+        config: The composed configuration, as nested mappings of plain values.
 
     Raises:
         ConfigError: If a value is invalid.
@@ -68,7 +73,7 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
     """Return a parsed point in canonical form, in which equal measurements are equal points.
 
     Args:
-        point: The point.
+        point: The point, as `parse_point` returns it.
         is_measured: Whether to reject points that ParaDnn can predict but not measure.
 
     Raises:
@@ -116,7 +121,7 @@ def _with_canonical_parallel(point: Point) -> Point:
 
 
 def _checked_name(keys: object, key: str, kind: str, known: Mapping[str, Any]) -> str:
-    """Return the `name` in a group of keys.
+    """Check the name in a group of configuration keys, such as `model.name`, and return it.
 
     Args:
         keys: The keys of the group.
@@ -144,7 +149,11 @@ def _read_workload(config: Mapping[str, Any]) -> Workload:
 
 
 def _check_input(point: Point) -> None:
-    """Raise ConfigError if the input does not fit the kind of work, the model or the devices."""
+    """Check that the input (`data`) fits the kind of work, the model and the devices of a point.
+
+    Raises:
+        ConfigError: If it does not.
+    """
     data = point.data
     if not isinstance(data, ImageFiles):
         for other in WORKLOADS.values():
@@ -164,7 +173,11 @@ def _check_input(point: Point) -> None:
 
 
 def _check_software(point: Point) -> None:
-    """Raise ConfigError if keys of the software or the framework contradict each other."""
+    """Check that the keys of a point's software and framework do not contradict each other.
+
+    Raises:
+        ConfigError: If they do.
+    """
     software = point.software
     if software.python and software.requirements:
         reason = f"cannot be combined with the requirements of software={software.name}"
@@ -187,7 +200,11 @@ def _check_software(point: Point) -> None:
 
 
 def _check_protocol(point: Point) -> None:
-    """Raise ConfigError if keys of the timing protocol contradict each other."""
+    """Check that the keys of a point's timing protocol do not contradict each other.
+
+    Raises:
+        ConfigError: If they do.
+    """
     measure = point.measure
     if measure.relative_interval is not None and measure.max_processes < measure.processes:
         reason = f"is less than measure.processes={measure.processes}"
@@ -211,9 +228,12 @@ def _check_protocol(point: Point) -> None:
 
 
 def _check_hosts(point: Point) -> None:
-    """Raise ConfigError if a point sets several hosts but cannot be distributed over them.
+    """Check that a point with several hosts can be distributed over them.
 
     The hosts must share the processes evenly, and must run the interpreter of this command.
+
+    Raises:
+        ConfigError: If the point cannot be distributed.
     """
     hosts = point.hosts
     if hosts == 1:
@@ -241,7 +261,11 @@ def _check_hosts(point: Point) -> None:
 
 
 def _with_canonical_cores(point: Point) -> Platform:
-    """Return the platform with its cores in canonical form: 0,1,2,6 becomes 0-2,6."""
+    """Return the platform of a point with its cores in canonical form: 0,1,2,6 becomes 0-2,6.
+
+    Raises:
+        ConfigError: If no core is named, or the point has several devices.
+    """
     text = point.platform.cores
     cores = core_list(str(text))
     if not cores:

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 
 class PointRules:
-    """Rules by which a kind of work accepts or rejects points; a role of `Workload.role`.
+    """Rules by which a kind of work accepts or rejects points (configurations to measure).
+
+    This is a role (`Workload.role`): a kind of work inherits from it to override the rules.
 
     Attributes:
         own_inputs: Inputs that only this kind of work accepts, by their name in `data=NAME`.
         can_start_cold: Whether caches can be filled with other data before each timed step.
-        hosts_may_be_processes: Whether processes of this host may stand in for the hosts of a point
-            if the session has no other hosts.
+        hosts_may_be_processes: Whether processes of this host may replace the hosts of a point if
+            no other hosts are available.
     """
 
     own_inputs: ClassVar[Mapping[str, type[Input]]] = {}
@@ -30,13 +32,33 @@ class PointRules:
     hosts_may_be_processes: ClassVar[bool] = False
 
     def check_model(self, model: Model) -> None:
-        """Raise ConfigError if the model does not support this kind of work."""
+        """Check that a model supports this kind of work.
+
+        Args:
+            model: The options of the model.
+
+        Raises:
+            ConfigError: If it does not. By default, all models are supported.
+        """
 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
-        """Raise ConfigError if a configuration selects other work but sets options of this kind."""
+        """Check that a configuration that selects other work sets no options of this kind.
+
+        Args:
+            config: The composed configuration, as nested mappings.
+
+        Raises:
+            ConfigError: If it sets such options. By default, nothing is checked.
+        """
 
     def canonical(self, point: Point) -> Point:
-        """Return the point in canonical form.
+        """Return a point in canonical form, in which equal measurements are equal points.
+
+        Args:
+            point: A point of this kind of work.
+
+        Returns:
+            The point with unused settings reset to their defaults; by default unchanged.
 
         Raises:
             ConfigError: If two values of the point contradict each other.
@@ -44,10 +66,23 @@ class PointRules:
         return point
 
     def check(self, point: Point) -> None:
-        """Raise ConfigError if this kind of work does not support a point in canonical form."""
+        """Check that this kind of work supports a point.
+
+        Args:
+            point: A point of this kind of work, in canonical form.
+
+        Raises:
+            ConfigError: If it does not. By default, all points are supported.
+        """
 
     def distributable_processes(self, point: Point) -> tuple[str, int]:
-        """Return the key that sets the number of processes on all hosts, and this number.
+        """Return how many processes of a point are distributed over its hosts.
+
+        Args:
+            point: A point with several hosts.
+
+        Returns:
+            The key that sets the total number of processes, and this number.
 
         Raises:
             ConfigError: If all processes of this kind of work must run on one host.
@@ -57,12 +92,15 @@ class PointRules:
 
 
 def require_time(group: str, min_seconds: float, point: Point) -> None:
-    """Raise ConfigError unless the minimum duration of a load is below the point's time limit.
+    """Check that the minimum duration of a load is below the time limit of a point.
 
     Args:
-        group: Prefix of the key `min_seconds`.
+        group: Prefix of the key `min_seconds`, such as "server", for the error message.
         min_seconds: Minimum duration of the load in seconds.
-        point: The point; `measure.timeout` is its time limit.
+        point: The configuration to measure; `measure.timeout` is its time limit.
+
+    Raises:
+        ConfigError: If it is not.
     """
     timeout = point.measure.timeout
     if min_seconds >= timeout:
@@ -73,7 +111,7 @@ def require_time(group: str, min_seconds: float, point: Point) -> None:
 
 @cache
 def input_types() -> Mapping[str, type[Input]]:
-    """Return the classes of inputs by their name in `data=NAME`, beginning with those of steps."""
+    """Return NAME in `data=NAME` -> class of the input, beginning with the inputs of timed steps."""
     types: dict[str, type[Input]] = {"synthetic": Synthetic, "images": ImageFiles}
     for work in WORKLOADS.values():
         types.update(work.role(PointRules).own_inputs)

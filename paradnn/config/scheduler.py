@@ -44,7 +44,9 @@ _START_FIELD = 19
 
 @dataclass(frozen=True)
 class DriverStart:
-    """A launcher's information about the start of a driver; times are Unix seconds.
+    """A launcher's information about the start of a driver, the process that runs measurements.
+
+    Times are Unix seconds.
 
     Attributes:
         launched: Time at which the launching process submitted the job.
@@ -64,13 +66,13 @@ class DriverStart:
 
     @property
     def text(self) -> str:
-        """This object as the value of the variable PARADNN_START."""
+        """This object as text, the value of the environment variable PARADNN_START."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)
 class SharedSweep:
-    """The sweep that this driver shares with other drivers.
+    """The sweep whose points this driver measures together with other drivers.
 
     Attributes:
         sweep_id: Id of the sweep.
@@ -84,7 +86,10 @@ class SharedSweep:
 
 
 def shared_sweep() -> SharedSweep | None:
-    """Return the sweep that the environment identifies; None if PARADNN_SWEEP is not set.
+    """Return the sweep that this driver shares with others, from environment variables.
+
+    Returns:
+        The sweep; None if PARADNN_SWEEP is not set.
 
     Raises:
         ConfigError: If a variable is invalid, or the number of the driver is missing.
@@ -107,7 +112,11 @@ def shared_sweep() -> SharedSweep | None:
 
 
 def driver_start() -> DriverStart | None:
-    """Return the launcher's information about this driver; None if no launcher started it."""
+    """Return the launcher's information about the start of this driver.
+
+    Returns:
+        The information; None if no launcher started this driver.
+    """
     with contextlib.suppress(ValueError):
         content = json.loads(os.environ.get(START_VARIABLE, "null"))
         if content is not None:
@@ -141,7 +150,7 @@ def job_tags() -> dict[str, str]:
 
 
 def visible_cores() -> str:
-    """Return the cores that this process may use as ranges, such as "0-3,8"."""
+    """Return the processor cores that this process may use, as text such as "0-3,8"."""
     try:
         cores = sorted(os.sched_getaffinity(0))
     except AttributeError:  # the system has no affinity
@@ -178,7 +187,7 @@ def process_start() -> float:
 
 
 def start_seconds() -> Mapping[str, float]:
-    """Return the parts of the time from the launch of this driver until now, as metrics in seconds.
+    """Return how long this driver took to start, in parts, as metrics in seconds.
 
     `task_start_seconds` is the time since this process began. A launched driver also has
     `queue_seconds`, from the launch to the start of its job, and `launcher_seconds`, from the start

@@ -149,15 +149,15 @@ class Largest:
 
     @property
     def has_time_limit(self) -> bool:
-        """Whether the search has a limit of step time or latency, in addition to memory."""
+        """Whether step time or latency limits the search, in addition to memory."""
         return self.step_ms is not None or self.latency_ms is not None
 
     def fits(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a measured point is within the limits of step time and latency.
+        """Return whether a measurement is within the limits of step time and latency.
 
         Args:
-            metrics: Metrics of the point, by name. Of the latency, the upper end of the interval
-                counts if it is known. A missing latency exceeds its limit.
+            metrics: Metrics of the measurement, by name. For the latency, the upper end of its 95%
+                interval is compared if it is known. A missing latency exceeds its limit.
         """
         step_ms = metrics.get("step_time_ms", 0.0)
         latency_ms = metrics.get("latency_p90_ms", math.inf)
@@ -206,6 +206,9 @@ SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """Return the settings in a composed configuration.
 
+    Args:
+        config: The composed configuration, as nested mappings of plain values.
+
     Raises:
         ConfigError: If a setting is invalid, or a key belongs neither to the settings nor to a
             point.
@@ -226,7 +229,11 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
 
 def _check_grid(sweep: Sweep) -> None:
-    """Raise ConfigError if a sweep that measures all points has a stopping rule."""
+    """Check that a sweep that measures all of its points has no stopping rule.
+
+    Raises:
+        ConfigError: If it has one.
+    """
     remedies = {
         "points": "add sweep.design=adaptive, or use sweep.sample",
         "minutes": "add sweep.design=adaptive",

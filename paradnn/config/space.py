@@ -36,10 +36,10 @@ _GOLDEN_RATIO = 0.618034
 
 @dataclass(frozen=True)
 class Plan:
-    """The points of a sweep.
+    """The points (configurations to measure) of a sweep, in a compact form.
 
     Attributes:
-        bases: Composed configurations.
+        bases: Configurations that Hydra composed, as nested mappings.
         points: For each point, the index of its base, and a mapping: dotted key -> value that
             replaces the value in the base.
     """
@@ -48,12 +48,12 @@ class Plan:
     points: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
     def configs(self) -> Iterator[dict[str, Any]]:
-        """Yield the configuration of each point as nested mappings of plain values."""
+        """Yield the complete configuration of each point, as nested mappings of plain values."""
         for base, values in self.points:
             yield self.config(base, values)
 
     def config(self, base: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration of a point.
+        """Return the complete configuration of a point, as nested mappings of plain values.
 
         Args:
             base: Index of the base in `bases`.
@@ -85,7 +85,10 @@ _Dimension = tuple[_Axis, ...]
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as nested mappings of plain values, without the key `hydra`."""
+    """Convert a configuration of Hydra to nested mappings of plain values.
+
+    The key `hydra` is omitted.
+    """
     content = OmegaConf.to_container(config, resolve=True)
     assert isinstance(content, dict)
     content.pop("hydra", None)
@@ -95,17 +98,18 @@ def plain(config: DictConfig) -> dict[str, Any]:
 def expand(
     loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]
 ) -> Plan:
-    """Return the plan of a multirun: its points, in the order that `sweep.order` sets.
+    """Return the points of a multirun (-m), in the order that `sweep.order` sets.
 
     Args:
         loader: Loader of configuration files.
-        master: The configuration without the axes of the sweep.
-        arguments: Overrides of the command line, which have precedence.
-        params: Overrides of `hydra.sweeper.params`.
+        master: The configuration without the axes of the sweep, the keys that it varies.
+        arguments: Overrides of the command line, such as "batch_size=64,128". They have
+            precedence.
+        params: Key -> value of `hydra.sweeper.params`, which are further overrides.
 
     Raises:
-        ConfigError: If an axis is invalid, or there are more than MAX_POINTS points. For overrides
-            that cannot be composed, Hydra raises exceptions of its own classes.
+        ConfigError: If an axis is invalid, or there are more than MAX_POINTS points. If an
+            override cannot be composed, Hydra raises one of its exceptions.
     """
     sweep = read_settings(plain(master)).sweep
     builder = _Builder(loader, master)
@@ -126,7 +130,7 @@ def expand(
 
 
 class _Builder:
-    """Parses overrides, and composes each combination of configuration files once."""
+    """Parses overrides of a sweep, and composes each combination of configuration files once."""
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self._loader = loader
@@ -141,7 +145,12 @@ class _Builder:
         self.bases: list[dict[str, Any]] = []
 
     def axes(self, overrides: Sequence[str]) -> list[_Axis]:
-        """Return one axis per key. If several overrides set the same key, the last one counts."""
+        """Return one axis (values of a key) per key of the overrides.
+
+        Args:
+            overrides: Overrides such as "model.nodes=64,128". If several set the same key, the last
+                one counts.
+        """
         axes: dict[str, _Axis] = {}
         for override in overrides:
             # A preset may have hundreds of grids, mostly with equal overrides, and Hydra needs 1 to
@@ -156,12 +165,13 @@ class _Builder:
     def restrict_families(
         self, grids: Sequence[Mapping[str, Any]], arguments: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """Return the grids of a preset, restricted to the families that the command line selects.
+        """Return the grids of a preset, restricted to the model families that the user selects.
 
         For example, `experiment=quick model=fc` measures the grids of quick that contain family fc.
+        A grid is all combinations of the values of some keys.
 
         Args:
-            grids: The grids of the preset.
+            grids: For each grid of the preset, key -> values.
             arguments: Overrides of the command line.
 
         Raises:
@@ -189,8 +199,9 @@ class _Builder:
         """Return one combination of values as a point, in the form of `Plan.points`.
 
         Args:
-            dimensions: The dimensions of a grid.
-            choice: The index of the selected value in each dimension.
+            dimensions: The dimensions of a grid, each with one axis or several axes that advance
+                together.
+            choice: For each dimension, the index of the selected value.
 
         Raises:
             ConfigError: If the base lacks a key.
@@ -211,7 +222,10 @@ class _Builder:
         return base, values
 
     def _base(self, overrides: tuple[str, ...]) -> int:
-        """Return the index of the base with the given overrides, which is composed if it is new."""
+        """Return the index in `bases` of the configuration with the given overrides.
+
+        The configuration is composed if it is new.
+        """
         if overrides not in self._base_index:
             config = self._loader.load_sweep_config(self._master, list(overrides))
             self._base_index[overrides] = len(self.bases)
@@ -219,7 +233,17 @@ class _Builder:
         return self._base_index[overrides]
 
     def _parse(self, text: str) -> _Axis | None:
-        """Return the axis of an override; None if the override is a setting of the command."""
+        """Convert an override to an axis, the values of one key.
+
+        Args:
+            text: The override, such as "model.nodes=64,128".
+
+        Returns:
+            The axis; None if the key is a setting of the command and not part of a point.
+
+        Raises:
+            ConfigError: If such a setting has several values.
+        """
         [override] = self._parser.parse_overrides([text])
         key = override.get_key_element()
         if key.lstrip("+~").split(".")[0] not in SETTINGS_KEYS:
@@ -232,7 +256,15 @@ class _Builder:
         return None
 
     def _axis(self, key: str, override: Override) -> _Axis:
-        """Return the axis of an override whose key is part of a point."""
+        """Convert a parsed override, whose key is part of a point, to an axis.
+
+        Args:
+            key: The dotted key.
+            override: The override, as Hydra parsed it.
+
+        Raises:
+            ConfigError: If the override has no values, or is a continuous range.
+        """
         if override.is_sweep_override():
             overrides = self._sweep_overrides(key, override)
             parsed = self._parser.parse_overrides(list(overrides))
@@ -249,7 +281,11 @@ class _Builder:
         return _Axis(key, overrides, values, needs_composition)
 
     def _sweep_overrides(self, key: str, override: Override) -> tuple[str, ...]:
-        """Return one override for each value of a sweep such as model.nodes=64,128.
+        """Split an override such as model.nodes=64,128 into one override per value.
+
+        Args:
+            key: The dotted key.
+            override: The override, as Hydra parsed it.
 
         Raises:
             ConfigError: If the sweep is a continuous range, or has more than MAX_POINTS values.
@@ -276,6 +312,12 @@ def _chosen_points(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the points of all grids, or an even sample of the points.
 
+    Args:
+        builder: Makes the points.
+        grids: Dimensions of each grid.
+        sample: Number of points of the sample; None for all points.
+        seed: Seed of the sample.
+
     Raises:
         ConfigError: If there are more than MAX_POINTS points.
     """
@@ -296,7 +338,9 @@ def _chosen_points(
 def _zip_axes(
     grids: Sequence[Sequence[_Axis]], groups: Sequence[Sequence[str]]
 ) -> list[list[_Dimension]]:
-    """Return the dimensions of each grid; the axes of a group of `sweep.zip` form one dimension.
+    """Return the dimensions of each grid, after combining axes as `sweep.zip` requests.
+
+    The axes of a group of `sweep.zip` advance together, so they form one dimension.
 
     If a grid lacks an axis of a group, the other axes of the group remain separate in this grid.
 
@@ -327,7 +371,12 @@ def _zip_axes(
 def _missing_axis_error(
     axes_by_grid: Sequence[Mapping[str, _Axis]], group: Sequence[str]
 ) -> ConfigError:
-    """Return the error for a group of `sweep.zip` of which no grid has all axes."""
+    """Return the error for a group of `sweep.zip` if no grid has all axes of the group.
+
+    Args:
+        axes_by_grid: For each grid, key -> axis.
+        group: Keys of the group.
+    """
     missing = next(
         (key for key in group if not any(key in axes for axes in axes_by_grid)),
         None,
@@ -346,7 +395,17 @@ def _missing_axis_error(
 
 
 def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:
-    """Return the dimensions of one grid. A group has the position of its first axis in the grid."""
+    """Return the dimensions of one grid; the axes of a group of `sweep.zip` form one dimension.
+
+    This dimension has the position of its first axis in the grid.
+
+    Args:
+        axes: Key -> axis of the grid.
+        groups: Keys of each group of `sweep.zip`.
+
+    Raises:
+        ConfigError: If the axes of a group have different numbers of values.
+    """
     dimensions: dict[str, _Dimension] = {key: (axis,) for key, axis in axes.items()}
     for group in groups:
         if not axes.keys() >= set(group):
@@ -365,7 +424,7 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
 
 
 def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
-    """Return `count` evenly spread positions in the concatenation of all grids.
+    """Choose evenly spread points from all grids.
 
     The positions are visited in a walk whose step is the golden ratio times the number of points.
     The walk visits every position once, so each value of an axis occurs about equally often in the
@@ -374,8 +433,11 @@ def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
 
     Args:
         sizes: Number of points of each grid.
-        count: Number of positions.
+        count: Number of points to choose.
         seed: Seed of the position at which the walk begins.
+
+    Returns:
+        Positions of the chosen points in the concatenation of all grids.
     """
     total = sum(sizes)
     if count == total:
@@ -394,7 +456,18 @@ def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
 
 
 def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
-    """Raise ConfigError if a configuration lacks a key, such as a key of a different family."""
+    """Check that a configuration has a key, before a sweep sets it.
+
+    For example, a configuration lacks the `model` keys of other families.
+
+    Args:
+        config: The configuration, as nested mappings.
+        key: The dotted key.
+        value: The new value, for the message.
+
+    Raises:
+        ConfigError: If the configuration lacks the key.
+    """
     parts = key.split(".")
     if parts[0] == "model" and len(parts) == 2 and takes_further_keys(config.get("model")):
         return

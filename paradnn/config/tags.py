@@ -105,8 +105,8 @@ def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
 
     Args:
         tags: Content of `tracking.tags` in the configuration; null values are dropped.
-        parameters: First components of the dotted keys of a run's params. The first component of a
-            tag's name must not be one of these.
+        parameters: First components of the dotted keys that a run records as params, such as
+            "model". A tag's name must not begin with such a component.
 
     Raises:
         ConfigError: If `tags` is not a mapping, a name is invalid or reserved for ParaDnn, or a
@@ -121,6 +121,10 @@ def _flatten(tags: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
     """Yield the dotted name and the value of each tag; null values are skipped.
 
     Hydra reads `tracking.tags.a.b=1` as nested mappings.
+
+    Args:
+        tags: Name -> value or mapping.
+        prefix: Prefix of the names, with a dot at the end; empty at the top level.
     """
     for key, value in tags.items():
         name = f"{prefix}{key}"

@@ -34,7 +34,7 @@ Launch = Callable[[Callable[[DictConfig], Any], Path, int], Sequence[Any]]
 
 @dataclass(frozen=True)
 class InvalidPoint:
-    """A combination of settings that cannot be measured.
+    """A combination of settings in a sweep that cannot be measured.
 
     Attributes:
         config: The configuration, as nested mappings of plain values.
@@ -47,7 +47,7 @@ class InvalidPoint:
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """Description of a sweep for its parent run.
+    """Description of a sweep for its parent run, the MLflow run that groups the runs of its points.
 
     Attributes:
         sweep_id: Id of the sweep, unique over all hosts and sortable by time.
@@ -86,15 +86,15 @@ def plan_sweep(
     drops_invalid: bool = False,
     launch: Launch | None = None,
 ) -> DictConfig:
-    """Plan a multirun, and return a configuration that refers to the plan.
+    """Plan the points of a multirun (-m), and return a configuration that refers to the plan.
 
-    Given this configuration, `read_task` returns the planned points. This is possible only once.
+    Given this configuration, `read_task` returns the planned points once; the plan is then deleted.
 
     Args:
         loader: Loader of configuration files.
         master: The configuration without the axes of the sweep.
-        arguments: Overrides of the command line.
-        params: Overrides of `hydra.sweeper.params`.
+        arguments: Overrides of the command line, such as "batch_size=64,128".
+        params: Key -> value of `hydra.sweeper.params`, which are further overrides.
         allows_search: Whether the command accepts batch_size=largest.
         drops_invalid: Whether to drop invalid points, as long as at least one point is valid.
         launch: Function that starts drivers in jobs; None if this process measures.
@@ -144,10 +144,10 @@ def plan_sweep(
 def read_task(
     config: DictConfig, *, allows_search: bool = False
 ) -> tuple[Settings, Sequence[Point], SweepInfo | None]:
-    """Return the settings and points that a composed configuration describes.
+    """Return the settings and points (configurations to measure) that a configuration describes.
 
     Args:
-        config: The configuration.
+        config: The configuration that Hydra composed, or that `plan_sweep` returned.
         allows_search: Whether the command accepts batch_size=largest.
 
     Returns:
@@ -185,7 +185,7 @@ def _is_search(plan: Plan, largest: Largest) -> bool:
 
 
 def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[Point]:
-    """Yield every point of a plan.
+    """Yield every valid point of a plan, in canonical form.
 
     If points differ only in their batch sizes, the parts that they share are parsed once.
 
@@ -219,6 +219,10 @@ def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[P
 
 def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
     """Return the point at which the search for the largest batch size or model begins.
+
+    Args:
+        config: The composed configuration, as nested mappings of plain values.
+        largest: Settings of the search.
 
     Raises:
         ConfigError: If the point is invalid, or the search does not support its settings.
@@ -254,7 +258,10 @@ def _sweep_info(name: str, *, is_search: bool) -> SweepInfo:
 
 
 def _command_line() -> str:
-    """Return the user's command line: `python -m paradnn.train ...` or `paradnn train ...`."""
+    """Return the command line of this process as the user would type it.
+
+    It begins with `python -m paradnn.train` or `paradnn train`.
+    """
     words = sys.orig_argv[1:]
     is_program = words[:1] == [sys.argv[0]] and Path(sys.argv[0]).name == "paradnn"
     if is_program:

@@ -44,13 +44,13 @@ class BrokenLine(MessageError):
 
 
 class EventWriter:
-    """Writes events to a file descriptor, one line per event."""
+    """Writes events, messages from worker to driver, to a file descriptor, one per line."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def send(self, event: Event) -> None:
-        """Write one event.
+        """Write one event as a line of JSON.
 
         A line break precedes it, to end an incomplete line that a killed child may have written.
         """
@@ -62,14 +62,22 @@ class EventWriter:
 
 
 def encode(message: Any) -> bytes:
-    """Return a message as a line of JSON, including the line break."""
+    """Return a message as a line of JSON in UTF-8, including the line break.
+
+    Args:
+        message: Dataclass instance, mapping, list or scalar, as for `plain`.
+    """
     return json.dumps(plain(message)).encode() + b"\n"
 
 
 def plain(value: Any) -> Any:
-    """Return a message as JSON values. NaN and infinities, which JSON lacks, become strings.
+    """Convert a message to values that JSON can represent.
 
-    A workload message also has its `wire_name`, under the key `of`.
+    NaN and infinities, which JSON lacks, become strings. A `WorkloadMessage` also has its
+    `wire_name`, under the key `of`.
+
+    Args:
+        value: Dataclass instance, mapping, list, tuple or scalar. Elements are converted, too.
     """
     if isinstance(value, WorkloadMessage):
         return {"of": value.wire_name, **plain_fields(value)}
@@ -85,12 +93,22 @@ def plain(value: Any) -> Any:
 
 
 def plain_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON values, by name."""
+    """Convert the fields of a dataclass to values that JSON can represent.
+
+    Args:
+        value: Instance of the dataclass.
+
+    Returns:
+        Name of the field -> value, converted by `plain`.
+    """
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def read_event(line: bytes) -> Event:
-    """Return the event in a line.
+    """Decode and check an event, a message from worker to driver.
+
+    Args:
+        line: The line of JSON.
 
     Raises:
         BrokenLine: If the line is not JSON.
@@ -104,7 +122,7 @@ def read_event(line: bytes) -> Event:
 
 
 def read_json(line: bytes) -> Any:
-    """Return the JSON value in a line.
+    """Decode a line of JSON.
 
     Raises:
         BrokenLine: If the line is not JSON.
@@ -117,12 +135,12 @@ def read_json(line: bytes) -> Any:
 
 
 def read_message(kind: type[Message], content: Any, path: str) -> Message:
-    """Return an instance of a dataclass, read from JSON values that must contain all its fields.
+    """Convert JSON values to an instance of a dataclass, and check them.
 
     Args:
         kind: The dataclass.
-        content: The JSON values.
-        path: The name of the message in errors.
+        content: Mapping with a value for each field of the dataclass.
+        path: Name of the message in error messages.
 
     Raises:
         MessageError: If a field is missing, unknown, or of the wrong type.
@@ -131,7 +149,7 @@ def read_message(kind: type[Message], content: Any, path: str) -> Message:
 
 
 def _read(kind: Any, value: Any, path: str) -> Any:
-    """Return a JSON value as an instance of a type.
+    """Convert a JSON value to an instance of a type, and check it.
 
     Args:
         kind: A dataclass, a scalar type, a list, a mapping, or a union of these.
@@ -163,11 +181,12 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
-    """Return a workload message, read from JSON values.
+    """Convert JSON values to a message that only one kind of work sends, and check them.
 
     Args:
-        kind: The class of the message, or WorkloadMessage if its type is in the JSON.
-        value: The JSON values.
+        kind: The class of the message. For WorkloadMessage, the name under the key `of` selects the
+            class.
+        value: Mapping with a value for each field, and the key `of`.
         path: The dotted path of the message, for errors.
     """
     content = dict(value)
@@ -180,9 +199,16 @@ def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
 
 
 def _read_number(value: Any, path: str) -> float:
-    """Return a JSON value as a float.
+    """Convert a JSON value to a float.
 
-    The number must be finite, except losses and stored metrics.
+    Only losses and stored metrics may be infinite or NaN.
+
+    Args:
+        value: The JSON value: a number, or the name of a value that is not finite.
+        path: The dotted path of the value, for errors.
+
+    Raises:
+        MessageError: If the value is not a number, or must be finite and is not.
     """
     number = _NOT_FINITE.get(value) if isinstance(value, str) else None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -196,10 +222,15 @@ def _read_number(value: Any, path: str) -> float:
 
 
 def _read_union(kind: Any, value: Any, path: str) -> Any:
-    """Return a JSON value as an instance of a union.
+    """Convert a JSON value to an instance of one member of a union, and check it.
 
-    The type is None for null, else the dataclass with the same fields as the value, else the first
-    type of the union.
+    null becomes None. Otherwise, the member is the dataclass with the same fields as the value, or
+    else the first member of the union except None.
+
+    Args:
+        kind: The union.
+        value: The JSON value.
+        path: The dotted path of the value, for errors.
     """
     members = [member for member in typing.get_args(kind) if member is not types.NoneType]
     if value is None and len(members) < len(typing.get_args(kind)):
@@ -212,7 +243,6 @@ def _read_union(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
-    """Return an instance of the dataclass `kind`, read from a mapping of all its fields."""
     expected = _field_types(kind)
     # The version is checked first, because other versions may have different fields.
     if "protocol" in expected and value.get("protocol") != PROTOCOL_VERSION:
@@ -237,7 +267,7 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
 
 @functools.cache
 def _field_types(kind: Any) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass; empty for any other type."""
+    """Return name -> type for the fields of a dataclass; empty for any other type."""
     if not is_dataclass(kind):
         return {}
     hints = typing.get_type_hints(kind)
@@ -254,12 +284,12 @@ def _short(value: Any) -> str:
 
 
 def pack_bytes(content: bytes) -> str:
-    """Return bytes as text that a message can contain: compressed, and encoded in base64."""
+    """Compress bytes, and encode them as text (base64) that a message can contain."""
     return base64.b64encode(zlib.compress(content, 1)).decode()
 
 
 def unpack_bytes(text: str) -> bytes:
-    """Return the bytes that `pack_bytes` packed into a text.
+    """Return the bytes that `pack_bytes` encoded as text.
 
     Raises:
         ValueError: If the text is not a result of `pack_bytes`.

@@ -21,7 +21,7 @@ _UNLIMITED_BYTES = 2**62
 
 @dataclass(frozen=True)
 class _Hierarchy:
-    """The groups of one controller to which this process belongs.
+    """The control groups of one controller, such as memory, to which this process belongs.
 
     Attributes:
         version: 1 or 2.
@@ -160,7 +160,7 @@ def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _hierarchy(controller: str, root: Path) -> _Hierarchy:
-    """Return the groups to which this process belongs, in the hierarchy of a controller.
+    """Return the control groups of one controller to which this process belongs.
 
     /proc/self/cgroup has one line per hierarchy of version 1, which names the controllers of the
     hierarchy. All other controllers belong to version 2, whose line contains no names.
@@ -239,7 +239,7 @@ def _default_mount(version: int, names: str, root: Path) -> Path:
     """Return the folder at which systemd mounts a hierarchy.
 
     Args:
-        version: 1 or 2.
+        version: Version of the control groups, 1 or 2.
         names: Controllers of a version 1 hierarchy, separated by commas; ignored for version 2.
         root: Folder that is used as "/" when reading /proc and /sys. Tests use other folders.
     """

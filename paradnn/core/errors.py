@@ -32,7 +32,7 @@ class ConfigError(ParadnnError):
     The message is `KEY=VALUE: PROBLEM; REMEDY`.
 
     Args:
-        key: The dotted key.
+        key: The dotted key, such as "model.nodes".
         value: The invalid value.
         problem: What is wrong with the value.
         remedy: What the user should do instead.
@@ -57,7 +57,7 @@ class StoreDeletedError(StoreError):
 
 
 class ClaimLostError(StoreError):
-    """Another driver has taken over a point that this process was measuring."""
+    """Another driver has taken over a point, a configuration that this process was measuring."""
 
 
 class StoreRefusalError(StoreError):
@@ -77,7 +77,7 @@ class SchemaError(ParadnnError):
 
 
 class HeterogeneousError(SchemaError):
-    """Runs have different environments, protocols or schemas, and pooling was not requested."""
+    """Runs differ in environment, timing protocol or schema, and pooling was not requested."""
 
 
 class DataError(ParadnnError):
@@ -123,7 +123,11 @@ class InsufficientData(ParadnnError):
 
 
 class PointEnded(Exception):
-    """Ends the measurement of a point with the given outcome; the message is a one-line reason."""
+    """Ends the measurement of a configuration; the message is a one-line reason.
+
+    Attributes:
+        outcome: How the measurement ended, one of `paradnn.config.outcome.OUTCOMES`.
+    """
 
     outcome: str
 
@@ -158,14 +162,17 @@ def reraise_as_unavailable(what: str, *errors: type[Exception], remedy: str = ""
 def require_value(
     key: str, value: object, *, required: object, reason: str, remedy: str = ""
 ) -> None:
-    """Raise ConfigError unless the value of `key` is the required one.
+    """Check that a key has the only value that another setting allows.
 
     Args:
-        key: The dotted key.
-        value: The value of the key in the point.
+        key: The dotted key, such as "hosts".
+        value: The value of the key.
         required: The only valid value.
         reason: Why no other value is valid.
         remedy: What to do instead. By default the message proposes the required value.
+
+    Raises:
+        ConfigError: If the value differs from the required one.
     """
     if value != required:
         default_remedy = f"set {key}={str(required).lower()}"
@@ -173,10 +180,13 @@ def require_value(
 
 
 def _list_groups(groups: Sequence[InsufficientData]) -> str:
-    """Return the problems of all groups as text, each with the names of its groups.
+    """Return the problems of all groups of runs as text, each with the names of its groups.
 
-    Only the first `_MAX_LISTED_PROBLEMS` problems, and the first `_MAX_NAMED_GROUPS` names of each,
-    are listed. The text contains the number of the others.
+    The text lists the first `_MAX_LISTED_PROBLEMS` problems, and the first `_MAX_NAMED_GROUPS`
+    names of each. It states how many more there are.
+
+    Args:
+        groups: One error per group of runs that an analysis must omit.
     """
     if not groups:
         return "there are no runs"

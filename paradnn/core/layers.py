@@ -22,7 +22,7 @@ class Multiply:
         rows: Rows of the left matrix.
         inputs: Columns of the left matrix.
         outputs: Columns of the right matrix.
-        times: Number of such products, computed one after another.
+        times: Number of products of this shape, computed one after another.
         constant: Number of these products whose left matrix needs no gradient.
         pairs: Number of separate pairs of matrices per example, such as the attention heads; 0 if
             all examples share the right matrix.
@@ -42,11 +42,11 @@ class Convolve:
 
     Attributes:
         channels: Channels of the input.
-        height: Height of the input.
-        width: Width of the input.
+        height: Height of the input in pixels.
+        width: Width of the input in pixels.
         filters: Channels of the output.
-        kernel: Height and width of a filter.
-        stride: Vertical and horizontal stride.
+        kernel: Height and width of a filter in pixels.
+        stride: Vertical and horizontal stride in pixels.
         padding: Padded rows at the top and at the bottom, and padded columns on the left and on the
             right.
     """
@@ -79,6 +79,9 @@ class Convolve:
         """Return the multiply-accumulates of the forward pass.
 
         Each of the two gradients (of the inputs and of the filters) has the same number.
+
+        Args:
+            batch_size: Number of images.
         """
         height, width = self.output
         return batch_size * height * width * self.weights
@@ -88,6 +91,9 @@ class Convolve:
 
         The forward pass and each of the two gradients access all three tensors or their gradients:
         they read two and write the third.
+
+        Args:
+            batch_size: Number of images.
         """
         height, width = self.output
         image_elements = self.channels * self.height * self.width + self.filters * height * width
@@ -118,7 +124,8 @@ class Layer:
         reread_outputs: Output elements that the backward pass of this layer reads.
         reread_inputs: Input elements that the backward pass of this layer reads; None if it reads
             all of them.
-        kept: Elements that must exist at the end of the forward pass.
+        kept: Elements that remain in memory until the end of the forward pass, for the backward
+            pass.
         cached: Elements that remain in memory from one step to the next, such as keys and values.
         is_first: Whether the layer reads the batch; then the gradient of its inputs is not needed.
         is_last: Whether the layer writes the logits.
@@ -160,12 +167,12 @@ def dense(
     is_first: bool = False,
     is_last: bool = False,
 ) -> Layer:
-    """Return a dense layer that is applied to each of `tokens` positions.
+    """Return the costs of a dense layer that is applied to each position of an example.
 
-    The outputs count as kept, because the gradient of the next layer reads them.
+    The outputs count as kept in memory, because the gradient of the next layer reads them.
 
     Args:
-        name: The name of the layer.
+        name: The name of the layer in tables of results.
         inputs: Width of the input.
         outputs: Width of the output.
         tokens: Positions per example.
@@ -197,12 +204,12 @@ def dense(
 
 
 def embedding(tokens: int, width: int, vocabulary: int) -> Layer:
-    """Return an embedding layer.
+    """Return the costs of an embedding layer, which looks up one vector per token.
 
     Args:
-        tokens: Tokens per example, each of which reads one row of the table.
-        width: Elements of a row.
-        vocabulary: Rows of the table.
+        tokens: Tokens per example. Each token reads one row of the table.
+        width: Number of elements of a row.
+        vocabulary: Number of rows of the table.
     """
     rows = tokens * width
     return Layer(
@@ -241,9 +248,12 @@ class Costs:
     cache_bytes: int = 0
 
     def times(self, devices: int) -> Self:
-        """Return the total costs of `devices` devices that each perform this step.
+        """Return the total costs of several devices that each perform this step.
 
         Parameters and the cache are not multiplied.
+
+        Args:
+            devices: Number of devices.
         """
         return replace(
             self,
@@ -333,6 +343,11 @@ def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
 
     It reads weights and inputs, and writes outputs. An embedding reads one row per token of the
     batch, but counts at most the whole table.
+
+    Args:
+        layer: The layer.
+        batch_size: Number of examples.
+        width: Bytes per element of an activation.
     """
     weights = layer.parameters + layer.borrowed
     if layer.rows is not None:
@@ -349,6 +364,12 @@ def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> in
     The gradient of the activation between two layers is written once and read once. Both transfers
     count for the layer that reads the activation. The last layer counts the loss, which reads the
     logits, and the transfers of the gradient of the logits.
+
+    Args:
+        layer: The layer.
+        batch_size: Number of examples.
+        width: Bytes per element of an activation.
+        slots: Number of optimizer variables per trained parameter.
     """
     reread_inputs = layer.read if layer.reread_inputs is None else layer.reread_inputs
     if layer.is_first:
@@ -369,10 +390,14 @@ def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> in
 
 
 def _live_bytes(layer: Layer, width: int) -> int:
-    """Return the bytes per example of a layer's activations that must exist while it runs.
+    """Return the bytes per example of the activations that must exist while a layer runs.
 
     These are the outputs. A layer with matrix products also needs its inputs, because it cannot
     overwrite them. Inputs from the batch or the cache are counted elsewhere.
+
+    Args:
+        layer: The layer.
+        width: Bytes per element of an activation.
     """
     inputs = 0
     if layer.macs and not layer.is_first:

@@ -49,6 +49,9 @@ def try_lock(file: int | IO[str] | IO[bytes], *, is_shared: bool = False) -> boo
 def unlock(file: int | IO[str] | IO[bytes]) -> None:
     """Release the lock of an open file or folder.
 
+    Args:
+        file: The file, or its descriptor.
+
     Raises:
         ParadnnError: If the system has no file locks.
     """

@@ -54,8 +54,8 @@ class PipelinePart:
 
     Attributes:
         examples: Number of examples that the pipeline produced.
-        seconds: Elapsed time.
-        cpu_seconds: Processor time of the process.
+        seconds: Elapsed time in seconds.
+        cpu_seconds: Processor time of the process in seconds.
     """
 
     examples: int
@@ -65,7 +65,7 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class InputMeasurement:
-    """The cost of the input pipeline (docs/how-to/input.md).
+    """The cost of the input pipeline, which reads and prepares batches (docs/how-to/input.md).
 
     Attributes:
         waits: Seconds that the steps of each timed block waited for input.
@@ -101,7 +101,12 @@ class InputMeasurement:
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial block of the calibration: its number of steps, and the elapsed seconds."""
+    """A trial block, from whose duration the number of steps per timed block is determined.
+
+    Attributes:
+        steps: Number of steps of the block.
+        seconds: Elapsed time.
+    """
 
     steps: int
     seconds: float
@@ -109,7 +114,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class References:
-    """One run of each reference kernel (`paradnn.worker.reference`).
+    """One run of each reference kernel, which measures the current speed of the machine.
+
+    `paradnn.worker.reference` defines the kernels.
 
     Attributes:
         blocks: Number of blocks that had ended before this run; -1 if the model was not built yet.
@@ -132,7 +139,9 @@ class References:
 
 @dataclass(frozen=True)
 class Timing:
-    """The raw times of a point in seconds.
+    """The raw times of one configuration in one process, in seconds.
+
+    A block is a number of steps between two synchronizations of host and device.
 
     Attributes:
         steps_per_block: Steps between two synchronizations.
@@ -179,7 +188,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """Use of the cores during the measured blocks, by the point and by others.
+    """Use of the processor cores during the measured blocks, by the point and by others.
+
+    The point is the measured configuration with its processes.
 
     Fractions are relative to the capacity of the cores (`cores` x elapsed time), except
     `throttled_fraction`, which is relative to the elapsed time. A value is None if the system does
@@ -208,7 +219,7 @@ class Contention:
 
     @property
     def taken(self) -> float:
-        """Sum of the foreign, steal and throttled fractions: a measure of disturbance.
+        """Sum of foreign, steal and throttled fractions: how much the blocks were disturbed.
 
         Unknown fractions count as 0. If the process was stopped, 1 is added. Repeated attempts to
         measure the blocks are compared by this sum.
@@ -222,7 +233,9 @@ class Contention:
 
 @dataclass(frozen=True)
 class Conversion:
-    """The conversion of a model to the artifact of an engine. The fields are named like metrics.
+    """The conversion of a model to the file of an inference engine (the artifact).
+
+    The fields have the names of metrics.
 
     Attributes:
         conversion_seconds: Seconds to convert the model and to load the artifact.
@@ -238,7 +251,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Compilation:
-    """The first steps of a point, up to and including the first step that compiled nothing.
+    """The first steps of a measurement, up to and including the first that compiled nothing.
 
     Attributes:
         seconds: Seconds of each step.
@@ -295,7 +308,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class OperationTable:
-    """A table of operations.
+    """A table of a profile's operations.
 
     Attributes:
         columns: Names of the columns.
@@ -349,11 +362,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class NoProfile:
-    """States why a measured point has no profile.
+    """States why a measurement has no profile.
 
     Attributes:
         unavailable: The reason.
-        limited: Whether a profile could be possible with a higher limit of time or memory.
+        limited: Whether a higher limit of time or memory could make a profile possible.
     """
 
     unavailable: str
@@ -451,7 +464,7 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Answer:
-    """Outcome of a request, with all measurements that were made.
+    """Outcome of a request to measure a configuration, with all measurements that were made.
 
     Fields of measurements that were not made are None or empty.
 
@@ -459,9 +472,9 @@ class Answer:
         outcome: One of `paradnn.config.outcome.OUTCOMES`.
         reason: The reason for the outcome, on one line; None if the outcome needs no reason.
         phases: Phase -> its duration in seconds.
-        peak_memory_bytes: Peak memory of the point's processes.
-        step_memory_bytes: Growth of anonymous memory during the steps after compilation.
-        peak_device_memory_bytes: Peak device memory, as the framework reports it.
+        peak_memory_bytes: Peak memory of the measuring processes, in bytes.
+        step_memory_bytes: Growth of anonymous memory during the steps after compilation, in bytes.
+        peak_device_memory_bytes: Peak device memory in bytes, as the framework reports it.
         measurement: Results of the timed steps.
         latencies: Latencies of single synchronized steps in seconds.
         work: Results that only the point's kind of work measures.
@@ -495,13 +508,21 @@ class Answer:
 
 
 def messages_of_kind(answers: Iterable[Answer], kind: type[AnyMessage]) -> list[AnyMessage]:
-    """Return the workload messages of one type in the answers of several processes."""
+    """Select the results of one kind of work from the answers of several processes.
+
+    Args:
+        answers: The answers.
+        kind: Class of the message that this kind of work sends.
+
+    Returns:
+        The messages of this class, in the order of the answers.
+    """
     return [answer.work for answer in answers if isinstance(answer.work, kind)]
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request to measure a point.
+    """A request to measure a point, one configuration of model, workload and settings.
 
     Attributes:
         protocol: The protocol version of the driver.
@@ -519,14 +540,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker has imported the framework, and accepts requests."""
+    """Event: the worker has imported the framework, and accepts requests."""
 
     protocol: int
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The worker cannot work: it cannot import the framework, or cannot serve a request.
+    """Event: the worker cannot import the framework, or cannot serve a request.
 
     If the framework cannot be imported, the worker exits. For a refused request, no child process
     is forked.
@@ -537,7 +558,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Started:
-    """A child process with the id `pid` was forked for request `id`."""
+    """Event: the worker has forked a child process (`pid`) that measures request `id`."""
 
     id: int
     pid: int
@@ -545,7 +566,7 @@ class Started:
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """The child process begins a phase.
+    """Event: the measuring child process begins a phase, such as compilation.
 
     Attributes:
         phase: The name of the phase.
@@ -559,7 +580,7 @@ class PhaseBegun:
 
 @dataclass(frozen=True)
 class PointAnswered:
-    """The answer of the child process to request `id`."""
+    """Event: the child process answers request `id`."""
 
     id: int
     answer: Answer
@@ -567,13 +588,13 @@ class PointAnswered:
 
 @dataclass(frozen=True)
 class Exited:
-    """The child process of a request has exited.
+    """Event: the child process of a request has ended.
 
     Attributes:
         id: Number of the request.
         exit_code: The exit code; None if a signal ended the process.
         signal: Number of the signal that ended the process; None if it exited.
-        max_resident_bytes: Peak resident memory of the process.
+        max_resident_bytes: Peak resident memory of the process in bytes.
     """
 
     id: int
@@ -584,7 +605,7 @@ class Exited:
 
 @dataclass(frozen=True)
 class News:
-    """A message of the point's kind of work that precedes the answer, such as a finished epoch."""
+    """Event: an interim result that precedes the answer, such as a finished epoch."""
 
     part: WorkloadMessage
 

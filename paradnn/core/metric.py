@@ -65,7 +65,7 @@ class Metric:
         return f"{self.section}/" if self.section else ""
 
     def with_interval_ends(self) -> Iterator[Metric]:
-        """Yield the metric and, if it has an interval, a metric for each end of the interval."""
+        """Yield the metric and, if it has a 95% interval, a metric for each end of it."""
         yield self
         if self.has_interval:
             for name, end in zip(interval_names(self.name), ("lower", "upper"), strict=True):
@@ -78,7 +78,7 @@ class Metric:
 
 
 def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
-    """Return copies of metrics that are assigned to a section of a run's page.
+    """Return copies of metrics that are assigned to a section of a run's page in MLflow.
 
     Args:
         section: One of `SECTIONS`.
@@ -94,7 +94,7 @@ def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
 
 
 def bare_name(stored: str) -> str:
-    """Return the name of a metric without its section.
+    """Return the name of a metric without its section (a prefix such as "memory/").
 
     Args:
         stored: The name in a store, with or without a section.
@@ -106,14 +106,21 @@ def bare_name(stored: str) -> str:
 
 
 def stored_names(names: Collection[str]) -> list[str]:
-    """Return all names that metrics may have in a store, with and without sections, sorted."""
+    """Return all names that metrics may have in a store, sorted.
+
+    Args:
+        names: Names of metrics without section.
+
+    Returns:
+        The names, alone and with the prefix of every section.
+    """
     sectioned = [f"{section}/{name}" for section in SECTIONS for name in names]
     return sorted({*names, *sectioned})
 
 
 @dataclass(frozen=True)
 class MetricSnapshot:
-    """Values of metrics at one point of a series, such as the end of an epoch.
+    """Values of metrics at one time of a run, such as the end of an epoch.
 
     Attributes:
         step: Position in the series (MLflow's `step`), such as the number of the epoch.
@@ -146,7 +153,7 @@ def interval_metrics(name: str, interval: tuple[float, float] | None) -> dict[st
 
     Args:
         name: The metric to which the interval belongs.
-        interval: Lower and upper end; None if there is no interval, for an empty result.
+        interval: Lower and upper end; None if there is no interval. The result is then empty.
     """
     if interval is None:
         return {}

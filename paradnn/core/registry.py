@@ -20,10 +20,11 @@ T = TypeVar("T", bound=Any)
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A mapping from names to the objects of a class; ParaDnn's items precede those of plug-ins.
+    """A mapping from names to the objects (items) of a class, in ParaDnn and in plug-ins.
 
-    Both are in ascending `order`. A plug-in is skipped, with a line on standard error, if it cannot
-    be imported, contains no object of the class, or contains an object whose name is taken.
+    ParaDnn's items precede those of plug-ins; each part is in ascending `order`. A plug-in is
+    skipped, with a line on standard error, if it cannot be imported, contains no object of the
+    class, or contains an object whose name is taken.
 
     Args:
         kind: The class of the items.
@@ -63,11 +64,12 @@ class Registry(Mapping[str, T], Generic[T]):
             for entry in pkgutil.iter_modules(path):
                 yield from self._items_in(importlib.import_module(f"{package}.{entry.name}"))
 
-    def _plugin_items(self, own: Mapping[str, T]) -> list[T]:
-        """Return the items of valid plug-ins, and report the others on standard error.
+    def _plugin_items(self, package_items: Mapping[str, T]) -> list[T]:
+        """Return the items of valid plug-ins, and report invalid plug-ins on standard error.
 
         Args:
-            own: The items of the packages, whose names are taken.
+            package_items: The items of ParaDnn's packages by name. A plug-in must not use their
+                names.
         """
         items: dict[str, T] = {}
         for entry in sorted(entry_points(group=self._group), key=lambda entry: entry.name):
@@ -78,7 +80,9 @@ class Registry(Mapping[str, T], Generic[T]):
                 new_items = self._items_in(loaded) or self._items_of(loaded)
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
-            taken = [item.name for item in new_items if item.name in own or item.name in items]
+            taken = [
+                item.name for item in new_items if item.name in package_items or item.name in items
+            ]
             if taken:
                 problem = f"the name {taken[0]} is taken"
             elif not new_items and not problem:
@@ -91,7 +95,11 @@ class Registry(Mapping[str, T], Generic[T]):
         return list(items.values())
 
     def _items_in(self, module: Any) -> list[T]:
-        """Return the items at the top level of a module, each once; empty if it is not a module."""
+        """Return the items at the top level of a module, without duplicates.
+
+        Args:
+            module: The module; any other object has no items.
+        """
         if not hasattr(module, "__dict__") or not hasattr(module, "__name__"):
             return []
         items = [item for value in vars(module).values() for item in self._items_of(value)]

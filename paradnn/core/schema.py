@@ -4,7 +4,7 @@
 Supported types:
 
 - int, float, bool, str, and unions of these;
-- a tuple of int (with the bound `length`, a single number stands for a tuple of equal numbers), or
+- a tuple of int (with the bound `length`, a single number means a tuple of equal numbers), or
   of str;
 - a tuple of tuples of str (the outer list may be omitted around a single inner list);
 - a tuple of mappings, a mapping of strings, and nested dataclasses.
@@ -70,12 +70,13 @@ def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) ->
 def read(
     cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str, Any] | None = None
 ) -> T:
-    """Return an instance of a dataclass, read from plain values.
+    """Convert plain values to an instance of a dataclass, and check them.
 
     Args:
         cls: The dataclass.
         data: Values of the fields by name.
-        prefix: Prefix of the field names in dotted keys.
+        prefix: Prefix of the field names in dotted keys, for messages, such as "model"; may be
+            empty.
         given: Values of further fields by name, which are not checked; None for none.
 
     Raises:
@@ -95,10 +96,17 @@ def read(
 
 
 def memory_bytes(value: str | int, key: str) -> int | None:
-    """Return a memory size such as 8GiB, 500MB or 1000000 in bytes; None for "auto".
+    """Convert a memory size such as 8GiB, 500MB or 1000000 to bytes.
+
+    Args:
+        value: The size, or "auto".
+        key: The dotted key, for the message.
+
+    Returns:
+        The size in bytes; None for "auto".
 
     Raises:
-        ConfigError: If the value is not a memory size. The message contains `key`.
+        ConfigError: If the value is not a memory size.
     """
     text = str(value).strip().lower()
     if text == "auto":
@@ -116,7 +124,7 @@ def memory_bytes(value: str | int, key: str) -> int | None:
 
 
 def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
-    """Return a number unchanged if it is within its bounds.
+    """Check that a number is within its bounds, and return it unchanged.
 
     Args:
         value: The number.
@@ -146,7 +154,7 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
 
 def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
-    """Return a value unchanged if it is one line of text that satisfies its bounds.
+    """Check that a value is one line of text that satisfies its bounds, and return it unchanged.
 
     Args:
         value: The value.
@@ -171,7 +179,19 @@ def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
 
 
 def _read_fields(cls: Any, data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the values in `data`, converted and checked, by field of a dataclass."""
+    """Convert and check values for the fields of a dataclass.
+
+    Args:
+        cls: The dataclass.
+        data: Name of the field -> plain value.
+        prefix: Prefix of the field names in dotted keys, for messages; may be empty.
+
+    Returns:
+        Name of the field -> converted value.
+
+    Raises:
+        ConfigError: If a name is unknown or a value is invalid.
+    """
     fields = _fields(cls)
     values = {}
     for name, value in data.items():
@@ -191,13 +211,23 @@ def _read_fields(cls: Any, data: Mapping[str, Any], prefix: str) -> dict[str, An
 
 @cache
 def _fields(cls: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-    """Return the type and the bounds of each field of a dataclass."""
+    """Return name -> (type, bounds) for the fields of a dataclass."""
     kinds = get_type_hints(cls)
     return {field.name: (kinds[field.name], field.metadata) for field in dataclasses.fields(cls)}
 
 
 def _read_value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
-    """Return a value converted to a type and checked against its bounds."""
+    """Convert a value to a type, and check it against its bounds.
+
+    Args:
+        value: The plain value.
+        kind: The type of the field.
+        bounds: The bounds of the field, as `option` documents them.
+        key: The dotted key, for the message.
+
+    Raises:
+        ConfigError: If the value is invalid.
+    """
     origin = get_origin(kind)
     if kind is int:
         return _read_integer(value, bounds, key)
@@ -244,7 +274,14 @@ def _read_union(value: Any, members: tuple[Any, ...], bounds: Mapping[str, Any],
 
 
 def _best_member(value: Any, kinds: list[Any]) -> Any:
-    """Return the member of a union as which a value is read, and whose error message applies."""
+    """Choose the member of a union to which a value is converted.
+
+    If the conversion fails, the error message is also that of this member.
+
+    Args:
+        value: The plain value.
+        kinds: The members, without None.
+    """
     comparable = tuple(value) if isinstance(value, list) else value
     for kind in kinds:
         if isinstance(comparable, get_origin(kind) or kind):
@@ -288,7 +325,15 @@ def _read_integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int
 
 
 def _read_groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
-    """Return groups of words: [a,b] is one group, [[a,b],[c,d]] are two groups."""
+    """Convert a value to groups of words.
+
+    Args:
+        value: A list such as [a,b], which is one group, or a list of lists such as [[a,b],[c,d]].
+        key: The dotted key, for the message.
+
+    Raises:
+        ConfigError: If the value has another form.
+    """
     groups: list[Any] = list(value) if isinstance(value, (list, tuple)) else [None]
     if groups and all(isinstance(entry, str) for entry in groups):
         groups = [groups]

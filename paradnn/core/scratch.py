@@ -16,7 +16,7 @@ _PREFIX = "paradnn-scratch-"
 
 
 class Scratch:
-    """A temporary folder that other drivers do not remove while this process is alive.
+    """A temporary folder that other processes do not remove while this process is alive.
 
     As a context manager, it yields the path and removes the folder at the end.
 
@@ -50,7 +50,7 @@ class Scratch:
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of drivers that were killed."""
+    """Remove the temporary folders of drivers that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         # OSError: the folder was removed in the meantime, or belongs to another user.
         with contextlib.suppress(OSError):

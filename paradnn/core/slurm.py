@@ -14,10 +14,13 @@ _UNIT_BYTES = 2**20
 
 
 def allocated_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the bytes of memory of the job on this node; None without a job or without a limit.
+    """Return the bytes of memory that Slurm has allocated to this job on this node.
 
     Args:
-        environ: Environment variables.
+        environ: Environment variables, from which the allocation is read.
+
+    Returns:
+        Bytes; None outside of a job, or if the job has no memory limit.
     """
     if not _is_on_node_of_job(environ):
         return None
@@ -44,7 +47,7 @@ def allocated_cores(environ: Mapping[str, str] = os.environ) -> int | None:
     always sets.
 
     Args:
-        environ: Environment variables.
+        environ: Environment variables, from which the allocation is read.
     """
     if not _is_on_node_of_job(environ):
         return None

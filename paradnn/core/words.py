@@ -19,7 +19,12 @@ _MAX_SUGGESTIONS = 3
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: `1 point`, `1,200 points`."""
+    """Return a number with its noun, such as `1 point` or `1,200 points`.
+
+    Args:
+        count: The number.
+        noun: The noun in the singular.
+    """
     plural = "" if count == 1 else "s"
     return f"{count:,} {noun}{plural}"
 
@@ -28,6 +33,10 @@ def rounded(value: float, digits: int = 4) -> str:
     """Return a number rounded to significant digits, without exponent.
 
     Examples: `33,710`, `652.3`, `0.01234`.
+
+    Args:
+        value: The number.
+        digits: Number of significant digits.
     """
     places = 0
     if value and math.isfinite(value):
@@ -36,7 +45,11 @@ def rounded(value: float, digits: int = 4) -> str:
 
 
 def in_seconds(value: float) -> str:
-    """Return a duration in milliseconds, seconds or minutes."""
+    """Return a duration as text, in milliseconds, seconds or minutes.
+
+    Args:
+        value: The duration in seconds.
+    """
     if value < 0.1:
         return f"{1e3 * value:.3g} ms"
     if value < 120:
@@ -79,7 +92,7 @@ def _comparable(word: str) -> str:
 
 
 def core_list(text: str) -> list[int]:
-    """Return the sorted cores of a text in the kernel's list format, such as 0-3,6.
+    """Return the sorted core numbers in a text such as 0-3,6, the list format of Linux.
 
     The result is empty if any part of the text is neither a number nor an ascending range.
     """
@@ -94,7 +107,7 @@ def core_list(text: str) -> list[int]:
 
 
 def core_text(cores: Iterable[int]) -> str:
-    """Return cores as text in the kernel's list format; the inverse of `core_list`."""
+    """Return core numbers as text such as 0-3,6; the inverse of `core_list`."""
     texts = []
     # The difference between a core and its position is constant within a range.
     for _, group in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0]):
@@ -112,15 +125,15 @@ _LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
 
 
 def without_secrets(text: str) -> str:
-    """Return a text in which user, password and query of every address are masked."""
+    """Return a text in which user, password and query of every URL are masked."""
     return re.sub(r"\?[^\s]*", "?***", without_logins(text))
 
 
 def without_logins(text: str) -> str:
-    """Return a text in which user and password of every address are masked."""
+    """Return a text in which user and password of every URL are masked."""
     return _LOGIN.sub("***@", text)
 
 
 def without_credentials(uri: str) -> str:
-    """Return an address without user and password."""
+    """Return a URL without user and password."""
     return _LOGIN.sub("", uri)

@@ -47,7 +47,9 @@ Role = TypeVar("Role")
 
 
 class Workload:
-    """One kind of work with its options. Attributes have the values of a timed step by default.
+    """One kind of work that is measured with a model, such as a training step, and its options.
+
+    The defaults of the attributes are those of a timed step.
 
     Attributes:
         name: The value of `key` that selects this kind.
@@ -85,7 +87,7 @@ class Workload:
 
     @property
     def selector_values(self) -> tuple[str, ...]:
-        """The values of `key` that select this kind."""
+        """Values of the configuration key named by `key` that select this kind."""
         return (self.name,)
 
     def stored_keys(self) -> dict[str, Any]:
@@ -111,23 +113,27 @@ class Workload:
         return self
 
     def for_process(self, replicate: int, process: int) -> Self:
-        """Return this kind with the options for one process of a replicate; by default unchanged.
+        """Return this kind of work with the options for one process; by default unchanged.
 
         Args:
-            replicate: Number of the replicate, from 0.
+            replicate: Number of the replicate, which is a repetition of the measurement, from 0.
             process: Number of the process in the replicate, from 0.
         """
         return self
 
     def cost_options(self) -> dict[str, int]:
-        """Return the options that affect the costs of a timed step (see `Model.costs`)."""
+        """Return the options that affect the costs of a step, as arguments of `Model.costs`."""
         return {}
 
     def role(self, role: type[Role]) -> Role:
-        """Return this workload if it inherits from a role, else a default instance of the role.
+        """Return this workload as an instance of a role, a base class for one of its aspects.
 
         Args:
-            role: The class of the role.
+            role: The class of the role, such as `PointRules`.
+
+        Returns:
+            This workload if it inherits from the role. Otherwise, an instance of the role, whose
+            methods have their default behavior.
 
         Raises:
             TypeError: If the class overrides a method of the role without inheriting from the role.
@@ -157,7 +163,10 @@ WORKLOADS: Registry[Workload] = Registry(Workload, "paradnn.workloads")
 
 
 def default_workload() -> Workload:
-    """Return the workload task=step. Every other workload also records its metrics."""
+    """Return the workload task=step, a timed step.
+
+    Every other workload also records the metrics of this workload.
+    """
     return WORKLOADS[DEFAULT_KEYS["task"]]
 
 
@@ -182,11 +191,16 @@ def requested_workload(config: Mapping[str, Any]) -> Workload:
 
 
 def check_selectors(work: Workload, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a selecting key contradicts the kind, as in task=learn mode=inference.
+    """Check that the keys that select a kind of work agree.
+
+    For example, task=learn contradicts mode=inference.
 
     Args:
         work: The selected kind of work.
-        config: The configuration.
+        config: The configuration, as nested mappings.
+
+    Raises:
+        ConfigError: If a key contradicts the selected kind.
     """
     for key, value in work.stored_keys().items():
         if key not in DEFAULT_KEYS:
@@ -204,7 +218,14 @@ def _by_precedence() -> list[Workload]:
 
 
 def message_type(name: object) -> type[WorkloadMessage] | None:
-    """Return the type of a workload message by its name in the JSON; None if it is unknown."""
+    """Return the class of a workload message.
+
+    Args:
+        name: Its `wire_name` in the JSON.
+
+    Returns:
+        The class; None if the name is unknown.
+    """
     for work in WORKLOADS.values():
         for message_class in work.message_types:
             if message_class.wire_name == name:
@@ -214,7 +235,11 @@ def message_type(name: object) -> type[WorkloadMessage] | None:
 
 @cache
 def selector_choices(key: str) -> tuple[str, ...]:
-    """Return the possible values of a key of `DEFAULT_KEYS`, the default first."""
+    """Return the possible values of a key that selects a kind of work, the default first.
+
+    Args:
+        key: A key of `DEFAULT_KEYS`, such as "task".
+    """
     choices = [DEFAULT_KEYS[key]]
     for work in WORKLOADS.values():
         if work.key == key:
@@ -224,7 +249,7 @@ def selector_choices(key: str) -> tuple[str, ...]:
 
 @cache
 def workloads_by_group() -> Mapping[str, Workload]:
-    """Return the kinds of work that have options, by the prefix of their option keys."""
+    """Return prefix of the option keys -> kind of work, for all kinds that have options."""
     return {work.group: work for work in WORKLOADS.values() if work.group}
 
 
