@@ -72,6 +72,9 @@ def with_absolute_path(data: Input) -> Input:
     """Return `data` with an absolute path; it is unchanged if it has no path.
 
     Workers run in a different working directory, so a relative path would differ there.
+
+    Args:
+        data: Options of the input of a step.
     """
     path = getattr(data, "path", None)
     if path is None:

@@ -170,7 +170,7 @@ def _file_text(group: str, name: str) -> str:
 
 
 def _family_defaults(family: Family) -> dict[str, Any]:
-    """Return the default options of a family, in the form of a configuration file.
+    """Return the default options of a model family, in the form of a configuration file.
 
     A tuple of equal numbers becomes a single number.
     """

@@ -131,6 +131,9 @@ def without_price(point: Point) -> Point:
     """Return a copy of the point without the price of its device.
 
     The price does not affect the measurement.
+
+    Args:
+        point: A configuration to measure.
     """
     return replace(point, platform=replace(point.platform, price_per_hour=None))
 
@@ -158,6 +161,9 @@ def limits_id(measure: Measure) -> str:
 
 def point_request(point: Point) -> dict[str, Any]:
     """Return a point (one configuration to measure) as the worker receives it.
+
+    Args:
+        point: The point.
 
     Returns:
         Nested mappings and lists of plain values.

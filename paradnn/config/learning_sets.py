@@ -291,6 +291,9 @@ class PictureFolder(_ReadFromFiles):
 def _idx_arrays(folder: Path) -> Mapping[str, np.ndarray]:
     """Read a set from the four files in which MNIST is published.
 
+    Args:
+        folder: Folder of the files.
+
     Returns:
         The arrays of the set, as `Pictures.arrays` documents them.
 
@@ -496,7 +499,10 @@ _folder = cache(Scratch)
 
 @cache
 def set_file(data: Pictures) -> Path:
-    """Write a set to an .npz file once per process, and return the path of the file.
+    """Write a data set to an .npz file once per process, and return the path of the file.
+
+    Args:
+        data: The set.
 
     Raises:
         DataError: If the set cannot be read.
@@ -511,7 +517,10 @@ def set_file(data: Pictures) -> Path:
 
 @cache
 def set_digest(data: Pictures) -> str:
-    """Return a hash of 16 hexadecimal digits that identifies the examples of a set.
+    """Return a hash of 16 hexadecimal digits that identifies the examples of a data set.
+
+    Args:
+        data: The set.
 
     Raises:
         DataError: If the set cannot be read.

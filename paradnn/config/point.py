@@ -306,6 +306,9 @@ def step_costs(point: Point) -> Costs:
     """Return the analytic costs of one step of a configuration, summed over all devices.
 
     The costs, such as FLOPs and bytes, are computed without running the model.
+
+    Args:
+        point: The configuration.
     """
     return point.model.costs(
         batch_size=point.batch_size,
@@ -319,7 +322,11 @@ def step_costs(point: Point) -> Costs:
 
 
 def prefill_costs(point: Point) -> Costs:
-    """Return the analytic costs of reading the prompts (prefill) in a mode=generate point."""
+    """Return the analytic costs of reading the prompts (prefill).
+
+    Args:
+        point: A configuration with mode=generate.
+    """
     return point.model.prefill_costs(
         batch_size=point.batch_size,
         precision=point.precision,

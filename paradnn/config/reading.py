@@ -104,10 +104,13 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
 
 
 def _with_canonical_parallel(point: Point) -> Point:
-    """Return the point with `parallel` in canonical form, which is "data" for a single device.
+    """Return a point with `parallel` in canonical form, which is "data" for a single device.
+
+    Args:
+        point: One configuration to measure.
 
     Raises:
-        ConfigError: If `parallel` is not supported, or not with several hosts.
+        ConfigError: If the value of `parallel` is not supported, or not for several hosts.
     """
     if point.parallel == "pipeline":
         reason = "is not possible: Keras does not divide a model's layers among devices"
@@ -151,6 +154,9 @@ def _read_workload(config: Mapping[str, Any]) -> Workload:
 def _check_input(point: Point) -> None:
     """Check that the input (`data`) fits the kind of work, the model and the devices of a point.
 
+    Args:
+        point: One configuration to measure.
+
     Raises:
         ConfigError: If it does not.
     """
@@ -174,6 +180,9 @@ def _check_input(point: Point) -> None:
 
 def _check_software(point: Point) -> None:
     """Check that the keys of a point's software and framework do not contradict each other.
+
+    Args:
+        point: One configuration to measure.
 
     Raises:
         ConfigError: If they do.
@@ -201,6 +210,9 @@ def _check_software(point: Point) -> None:
 
 def _check_protocol(point: Point) -> None:
     """Check that the keys of a point's timing protocol do not contradict each other.
+
+    Args:
+        point: One configuration to measure.
 
     Raises:
         ConfigError: If they do.
@@ -232,6 +244,9 @@ def _check_hosts(point: Point) -> None:
 
     The hosts must share the processes evenly, and must run the interpreter of this command.
 
+    Args:
+        point: One configuration to measure.
+
     Raises:
         ConfigError: If the point cannot be distributed.
     """
@@ -262,6 +277,9 @@ def _check_hosts(point: Point) -> None:
 
 def _with_canonical_cores(point: Point) -> Platform:
     """Return the platform of a point with its cores in canonical form: 0,1,2,6 becomes 0-2,6.
+
+    Args:
+        point: One configuration to measure.
 
     Raises:
         ConfigError: If no core is named, or the point has several devices.

@@ -111,7 +111,7 @@ def require_time(group: str, min_seconds: float, point: Point) -> None:
 
 @cache
 def input_types() -> Mapping[str, type[Input]]:
-    """Return NAME in `data=NAME` -> class of the input, beginning with the inputs of timed steps."""
+    """Return NAME in `data=NAME` -> class of the input, inputs of timed steps first."""
     types: dict[str, type[Input]] = {"synthetic": Synthetic, "images": ImageFiles}
     for work in WORKLOADS.values():
         types.update(work.role(PointRules).own_inputs)

@@ -225,6 +225,9 @@ class _Builder:
         """Return the index in `bases` of the configuration with the given overrides.
 
         The configuration is composed if it is new.
+
+        Args:
+            overrides: Overrides that require composition, such as "model=fc".
         """
         if overrides not in self._base_index:
             config = self._loader.load_sweep_config(self._master, list(overrides))

@@ -53,6 +53,9 @@ class EventWriter:
         """Write one event as a line of JSON.
 
         A line break precedes it, to end an incomplete line that a killed child may have written.
+
+        Args:
+            event: The event, a message from worker to driver.
         """
         message = {"event": _EVENT_NAMES[type(event)], **plain(event)}
         data = memoryview(b"\n" + encode(message))

@@ -334,7 +334,7 @@ def sum_costs(
 
 
 def _input_macs(layer: Layer) -> int:
-    """Return the multiply-accumulates of the gradient of the inputs of a layer."""
+    """Return the number of multiply-accumulates in the gradient of a layer's inputs."""
     return layer.macs if layer.input_macs is None else layer.input_macs
 
 

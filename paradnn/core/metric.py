@@ -134,10 +134,13 @@ class MetricSnapshot:
 
 
 def interval_names(name: str) -> tuple[str, str]:
-    """Return the names of the metrics for the lower and upper end of a metric's 95% interval.
+    """Return the names of the metrics for lower and upper end of a metric's 95% interval.
 
     A unit remains at the end of the name: step_time_ms has the ends step_time_low_ms and
     step_time_high_ms.
+
+    Args:
+        name: Name of the metric, without section.
     """
     suffix = ""
     for unit in _UNIT_SUFFIXES:
@@ -162,5 +165,9 @@ def interval_metrics(name: str, interval: tuple[float, float] | None) -> dict[st
 
 
 def known_values(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the metrics whose value is not None."""
+    """Return the metrics whose value is known, that is, not None.
+
+    Args:
+        metrics: Name -> value.
+    """
     return {name: value for name, value in metrics.items() if value is not None}

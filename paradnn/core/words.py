@@ -95,6 +95,9 @@ def core_list(text: str) -> list[int]:
     """Return the sorted core numbers in a text such as 0-3,6, the list format of Linux.
 
     The result is empty if any part of the text is neither a number nor an ascending range.
+
+    Args:
+        text: Numbers and ascending ranges, separated by commas.
     """
     cores: set[int] = set()
     for part in text.strip().split(","):
@@ -135,5 +138,9 @@ def without_logins(text: str) -> str:
 
 
 def without_credentials(uri: str) -> str:
-    """Return a URL without user and password."""
+    """Return a URL without user and password.
+
+    Args:
+        uri: The URL, such as postgresql://user:password@host/name.
+    """
     return _LOGIN.sub("", uri)

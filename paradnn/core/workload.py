@@ -254,7 +254,7 @@ def workloads_by_group() -> Mapping[str, Workload]:
 
 
 def option_keys(work: Workload) -> list[str]:
-    """Return the dotted keys of the options of a kind of work."""
+    """Return the dotted keys of the options of a kind of work, such as "learn.target"."""
     if not work.group:
         return []
     return [f"{work.group}.{field.name}" for field in fields(work)]  # type: ignore[arg-type]

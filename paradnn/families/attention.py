@@ -476,6 +476,9 @@ class _DecoderOnly(DividedHeads):
         example and layer, it also reads a cache of 2 x length x key_width elements (Pope et al.
         2022, section 2), including positions that are not written yet. Sampling the token is not
         counted.
+
+        Args:
+            length: Number of positions of the cache of keys and values.
         """
         return self._stack(1, self._cached(1, length, length))
 
@@ -729,6 +732,9 @@ class Llama(_DecoderOnly):
 
         All query heads share one set of scales, and all key heads share another. The backward pass
         recomputes the outputs, so they do not remain in memory.
+
+        Args:
+            tokens: Number of tokens of an example.
         """
         if not self.query_key_norm:
             return []
@@ -749,6 +755,9 @@ class Llama(_DecoderOnly):
         The number of tokens per expert has no limit. A step reads the weights of the experts that
         its tokens choose. The costs count `active_experts` experts per token, but at most all
         experts.
+
+        Args:
+            tokens: Number of tokens of an example.
         """
         router = dense("router", self.width, self.experts, tokens=tokens, bias=False)
         chosen_experts = []
@@ -866,7 +875,12 @@ def _gated_layers(width: int, hidden: int, tokens: int) -> list[Layer]:
 
 
 def _repeated(layer: Layer, count: int) -> Layer:
-    """Return the costs of `count` equal layers as one layer."""
+    """Return one layer with the total costs of several equal layers.
+
+    Args:
+        layer: One of the layers.
+        count: Number of layers.
+    """
     products = tuple(
         replace(product, times=count) for product in layer.products if isinstance(product, Multiply)
     )

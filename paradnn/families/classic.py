@@ -130,7 +130,11 @@ class ClassicNetwork(ImageNetwork):
         self.add_layer("Dropout", 0.5)
 
     def add_logits(self, classes: int) -> None:
-        """Add the dense layer that computes the logits."""
+        """Add the dense layer that computes the logits.
+
+        Args:
+            classes: Number of logits.
+        """
         self.layers.append(dense("logits", self.channels, classes, is_last=True))
         self.add_layer("Dense", classes)
 

@@ -320,7 +320,11 @@ class ImageNetwork:
             self.pool(3, 2)
 
     def classify(self, classes: int) -> None:
-        """Add global average pooling and the dense layer that computes the logits."""
+        """Add global average pooling and the dense layer that computes the logits.
+
+        Args:
+            classes: Number of logits.
+        """
         self.pool()
         self.layers.append(dense("logits", self.channels, classes, is_last=True))
         self.add_layer("Dense", classes)
@@ -566,7 +570,7 @@ def resnet(
 
 
 def _densenet121(network: ImageNetwork) -> None:
-    """Add the stem and the four dense blocks of DenseNet-121.
+    """Add the stem and the four dense blocks of DenseNet-121 to a network.
 
     Each layer of a block reads the features (channels) of all earlier layers and adds 32 features.
     Between two blocks, the number of features, the height and the width are halved.
@@ -587,10 +591,14 @@ def _densenet121(network: ImageNetwork) -> None:
 
 
 def _squeezenet(network: ImageNetwork, classes: int) -> None:
-    """Add all layers of SqueezeNet.
+    """Add all layers of SqueezeNet to a network.
 
     Each of the eight fire modules has a squeezing 1x1 convolution. Two parallel expanding
     convolutions, 1x1 and 3x3, read its output.
+
+    Args:
+        network: The network, without layers.
+        classes: Number of logits.
     """
     convolve = partial(
         network.convolve, bias=True, activation="relu", kernel_initializer="he_normal"

@@ -113,7 +113,11 @@ class InceptionNetwork(ImageNetwork):
         self.add_branches(*functions, partial(self.add_pooled, pooled))
 
     def add_pooled(self, filters: int) -> None:
-        """Add average pooling of 3x3 pixels and a 1x1 convolution."""
+        """Add average pooling of 3x3 pixels and a 1x1 convolution.
+
+        Args:
+            filters: Output channels of the convolution.
+        """
         self.pool(3)
         self.add_convolutions((filters, 1, 1))
 
@@ -194,7 +198,7 @@ class XceptionNetwork(ImageNetwork):
     """Analytic costs of a network of depthwise separable convolutions."""
 
     def rectify(self) -> None:
-        """Add a rectifier as a separate layer, because the shortcut reads its stored input."""
+        """Add a rectifier (ReLU) as a separate layer, because the shortcut reads its stored input."""
         size = self.elements
         self.layers.append(Layer(f"rectifier_{len(self.layers)}", read=size, written=size))
 

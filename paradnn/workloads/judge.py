@@ -100,7 +100,12 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
         batch_size = run.request["batch_size"]
 
         def prepare(workload: Any, step: Any) -> None:
-            """Convert the examples to the model's input shape, and calibrate the step with them."""
+            """Convert the examples to the model's input shape, and calibrate the step with them.
+
+            Args:
+                workload: The `BuiltModel`.
+                step: The step that runs its forward pass.
+            """
             shape = tuple(workload.inputs[0].shape)
             # fit_examples raises ValueError for pictures that cannot be repeated to fill the input.
             with contextlib.suppress(ValueError):

@@ -770,7 +770,11 @@ def step_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _speed_metrics(measured: Measured) -> dict[str, float]:
-    """Return step times and their spread, the rates computed from them, and counts of blocks."""
+    """Return step times and their spread, the rates computed from them, and counts of blocks.
+
+    Args:
+        measured: Results of all processes of one measured configuration.
+    """
     times = measured.step
     batch = measured.point.batch_size
     timings = [entry.timing for entry in measured.timed]
@@ -808,7 +812,11 @@ _MIN_LATENCIES = {50: 10, 90: 10, 99: 100}
 
 
 def _latency_metrics(measured: Measured) -> dict[str, float]:
-    """Return the latency percentiles of single steps in ms; empty if none were measured."""
+    """Return the latency percentiles of single steps in ms; empty if none were measured.
+
+    Args:
+        measured: Results of all processes of one measured configuration.
+    """
     from paradnn.session.measured import quantile, quantile_metrics
 
     processes = [answer.latencies for answer in measured.answers if answer.latencies]
@@ -823,7 +831,11 @@ def _latency_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _compile_metrics(measured: Measured) -> dict[str, float]:
-    """Return the metrics of compilation (`compiling_metrics`), as medians over the processes."""
+    """Return the metrics of compilation (`compiling_metrics`), as medians over the processes.
+
+    Args:
+        measured: Results of all processes of one measured configuration.
+    """
     processes = [
         compiling_metrics(answer.measurement, answer.input)
         for answer in measured.answers

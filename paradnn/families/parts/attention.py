@@ -277,7 +277,12 @@ def feed_forward_network(
 
 
 def dropout(x: Any, rate: float) -> Any:
-    """Apply a dropout layer, unless the rate is 0."""
+    """Apply a dropout layer; return the input unchanged if the rate is 0.
+
+    Args:
+        x: A Keras tensor of any shape.
+        rate: Fraction (0..1) of the elements that are set to 0 in training.
+    """
     if rate:
         return layers.Dropout(rate)(x)
     return x

@@ -119,9 +119,12 @@ def _no_tensor(label: str) -> str:
 
 
 def plain_archive(path: Path) -> io.BytesIO:
-    """Return a copy of the archive without the members that PyTorch would unpickle.
+    """Return a copy of a program's archive without the members that PyTorch would unpickle.
 
     `exported_workload` loads this copy, so the loaded content is exactly the checked content.
+
+    Args:
+        path: File that `torch.export.save` wrote, a zip archive.
 
     Raises:
         UnavailableError: If weights or constants are pickled, or the archive is not a program of

@@ -111,7 +111,7 @@ def _check_parameter_types(model: keras.Model, name: str) -> None:
 
 
 def _as_argument(tensors: list[Any]) -> Any:
-    """Return the only tensor, or the list if it has several tensors."""
+    """Return the first argument of a model's call: the only input, or the list of inputs."""
     if len(tensors) == 1:
         return tensors[0]
     return tensors
@@ -206,7 +206,7 @@ def _jax_model(function: Callable[..., Any], parameters: Any) -> keras.Model:
 def torch_model(module: Any) -> keras.Model:
     """Wrap a PyTorch module (`torch.nn.Module`) in a Keras model.
 
-    Under a 16-bit dtype policy, the model runs with PyTorch's automatic mixed precision.
+    Under Keras' 16-bit dtype policies, the model runs with PyTorch's automatic mixed precision.
     """
     import torch
 

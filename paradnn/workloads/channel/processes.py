@@ -386,7 +386,7 @@ class _TorchStep(Step):
         return result
 
     def run(self, steps: int) -> None:
-        """Run the given number of steps. A step ends when this process has the result."""
+        """Run a number of steps. A step ends when this process has the result."""
         collectives = {
             "all_reduce": self._dist.all_reduce,
             "broadcast": lambda values: self._dist.broadcast(values, 0),
@@ -452,7 +452,13 @@ class _TensorFlowStep(Step):
         self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
 
     def _set_threads(self, point: Mapping[str, Any], rank: int, processes: int) -> None:
-        """Pin this process to its share of the point's cores on this host, one thread per core."""
+        """Pin this process to its share of the cores on this host, with one thread per core.
+
+        Args:
+            point: Configuration to measure, as the driver sends it.
+            rank: Rank of this process, from 0.
+            processes: Number of processes on all hosts.
+        """
         local_processes = processes // int(point.get("hosts", 1))
         layout = device_layout(local_processes, point["platform"])
         first = rank % local_processes * layout.threads
@@ -462,7 +468,11 @@ class _TensorFlowStep(Step):
         threading_config.set_inter_op_parallelism_threads(layout.threads)
 
     def _replicated(self, value: float) -> Any:
-        """Return a distributed tensor that contains `value` x (rank + 1) in each process."""
+        """Return a distributed tensor that contains a multiple of a number in each process.
+
+        Args:
+            value: The number. It is multiplied by the rank of the process + 1.
+        """
 
         def replica_value(context: Any) -> Any:
             rank = context.replica_id_in_sync_group

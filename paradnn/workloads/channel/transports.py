@@ -53,7 +53,7 @@ class Connection:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def send(self, message: bytes | memoryview) -> None:
-        """Send a whole message.
+        """Send a whole message: return once the kernel has accepted all of its bytes.
 
         Raises:
             RankFailed: If the connection fails, or makes no progress for `patience` seconds.

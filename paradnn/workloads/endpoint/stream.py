@@ -190,6 +190,9 @@ def _events(lines: _Lines) -> Iterator[_Event]:
     An event ends as soon as its `data:` lines form a JSON value, because some servers omit the
     blank line that should follow.
 
+    Args:
+        lines: The lines of the streamed answer.
+
     Raises:
         AnswerError: If an event is not JSON, or if the stream ends within an event.
     """
@@ -350,6 +353,9 @@ def error_text(content: Any) -> str:
 
     Servers use the forms {"error": {"message": ...}} (OpenAI API), {"error": "..."},
     {"message": ...}, and {"detail": ...} (FastAPI).
+
+    Args:
+        content: The decoded JSON.
     """
     if isinstance(content, str):
         return content
@@ -383,7 +389,7 @@ def _excerpt(lines: list[bytes]) -> str:
 
 
 def printable(content: bytes | str) -> str:
-    """Return the content as text on one line, without control characters."""
+    """Return text or UTF-8 bytes as text on one line, without control characters."""
     if isinstance(content, bytes):
         content = content.decode("utf-8", errors="replace")
     return "".join(filter(str.isprintable, " ".join(content.split())))

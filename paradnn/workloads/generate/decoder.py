@@ -198,6 +198,11 @@ def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
     """Return a non-trainable variable of zeros that can be written in place.
 
     Autocasting is disabled, so that `value` is the tensor of the variable and not a converted copy.
+
+    Args:
+        shape: Shape of the variable.
+        dtype: Name of the element type.
+        name: Name of the variable in Keras.
     """
     return keras.Variable(
         keras.initializers.Zeros(),

@@ -115,7 +115,13 @@ def _read(path: Path) -> tuple[list[Epoch], list[np.ndarray]]:
 
 
 def _write(path: Path, epochs: Sequence[Epoch], values: Sequence[np.ndarray]) -> None:
-    """Write a checkpoint completely or not at all, even if the machine crashes."""
+    """Write a checkpoint completely or not at all, even if the machine crashes.
+
+    Args:
+        path: The file.
+        epochs: The epochs so far.
+        values: Values of the variables after the last epoch.
+    """
     arrays: Any = {f"value_{position}": value for position, value in enumerate(values)}
     text = json.dumps(plain(list(epochs))).encode()
     partial = partial_file(path)

@@ -457,6 +457,11 @@ class Server(Scenario):
 
         With server.rate=peak, they include the peak rate only if all processes ended with outcome
         ok and their queries together show that the limit is met.
+
+        Args:
+            measured: Results of all processes of one measured configuration.
+            loads: The load of each process that served at least one query.
+            logs: The served queries of each load.
         """
         from paradnn.session.peak_metrics import peak_metrics
 
@@ -486,6 +491,9 @@ class Server(Scenario):
 
         `limit` is "held" if the limit is met, "missed" if it is not, and "not shown" if there are
         too few queries to decide. As in MLPerf, `valid` is "true" only if the limit is met.
+
+        Args:
+            measured: Results of all processes of one measured configuration.
         """
         loads = _served_loads(measured)
         if not loads:
@@ -530,7 +538,6 @@ class Server(Scenario):
 
 
 def _served_loads(measured: Measured) -> list[Load]:
-    """Return the loads of the processes that served at least one query."""
     return [load for load in messages_of_kind(measured.answers, Load) if load.log()]
 
 
