@@ -102,7 +102,7 @@ def point_id(point: Point) -> str:
 
 
 def _part_as_json(name: str, part: Any) -> str:
-    """Return a field of a point as JSON without the outer braces.
+    """Return a field of a point (configuration) as JSON without the outer braces.
 
     Keys with their added default (`added_defaults`) are omitted; without any keys, the result is
     empty. The points of a sweep share their parts, so the JSON of an object is cached.
@@ -200,7 +200,7 @@ def without_added_defaults(values: Mapping[str, Any], prefix: str = "") -> dict[
     """Return nested mappings without the keys whose value equals that of `added_defaults`.
 
     Args:
-        values: Key -> value or mapping of a point.
+        values: Key -> value or mapping, as in a recorded configuration.
         prefix: Prefix of the keys of `values` in `added_defaults`, such as "measure.".
     """
     defaults = added_defaults()

@@ -297,7 +297,7 @@ def selector_keys() -> type[Any]:
 
 @cache
 def point_keys() -> tuple[str, ...]:
-    """Return the first component of every dotted key of a point, such as "model"."""
+    """Return the first component of every dotted key of a configuration, such as "model"."""
     fields = [name for name in Point.__dataclass_fields__ if name != "workload"]
     return (*fields, *DEFAULT_KEYS, *workloads_by_group())
 

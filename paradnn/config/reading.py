@@ -70,7 +70,7 @@ def parse_point(config: Mapping[str, Any]) -> Point:
 
 
 def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
-    """Return a parsed point in canonical form, in which equal measurements are equal points.
+    """Return a configuration in canonical form, in which equal measurements are equal points.
 
     Args:
         point: The point, as `parse_point` returns it.

@@ -55,7 +55,7 @@ class PointRules:
         """Return a point in canonical form, in which equal measurements are equal points.
 
         Args:
-            point: A point of this kind of work.
+            point: A configuration to measure with this kind of work.
 
         Returns:
             The point with unused settings reset to their defaults; by default unchanged.
@@ -69,7 +69,7 @@ class PointRules:
         """Check that this kind of work supports a point.
 
         Args:
-            point: A point of this kind of work, in canonical form.
+            point: A configuration to measure, in canonical form.
 
         Raises:
             ConfigError: If it does not. By default, all points are supported.
@@ -79,7 +79,7 @@ class PointRules:
         """Return how many processes of a point are distributed over its hosts.
 
         Args:
-            point: A point with several hosts.
+            point: A configuration with several hosts.
 
         Returns:
             The key that sets the total number of processes, and this number.

@@ -72,7 +72,7 @@ class DriverStart:
 
 @dataclass(frozen=True)
 class SharedSweep:
-    """The sweep whose points this driver measures together with other drivers.
+    """The sweep that this driver measures together with other drivers.
 
     Attributes:
         sweep_id: Id of the sweep.

@@ -229,7 +229,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
 
 def _check_grid(sweep: Sweep) -> None:
-    """Check that a sweep that measures all of its points has no stopping rule.
+    """Check that a sweep that measures all of its points (configurations) has no stopping rule.
 
     Raises:
         ConfigError: If it has one.

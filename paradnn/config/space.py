@@ -196,7 +196,7 @@ class _Builder:
     def point(
         self, dimensions: Sequence[_Dimension], choice: Sequence[int]
     ) -> tuple[int, dict[str, Any]]:
-        """Return one combination of values as a point, in the form of `Plan.points`.
+        """Return one combination of values in the form of `Plan.points`.
 
         Args:
             dimensions: The dimensions of a grid, each with one axis or several axes that advance
@@ -242,7 +242,7 @@ class _Builder:
             text: The override, such as "model.nodes=64,128".
 
         Returns:
-            The axis; None if the key is a setting of the command and not part of a point.
+            The axis; None if the key is a setting of the command, not of the measurement.
 
         Raises:
             ConfigError: If such a setting has several values.
@@ -259,7 +259,7 @@ class _Builder:
         return None
 
     def _axis(self, key: str, override: Override) -> _Axis:
-        """Convert a parsed override, whose key is part of a point, to an axis.
+        """Convert a parsed override to an axis, the values of one key.
 
         Args:
             key: The dotted key.
@@ -313,7 +313,7 @@ def _as_overrides(axes: Mapping[str, Any]) -> list[str]:
 def _chosen_points(
     builder: _Builder, grids: Sequence[Sequence[_Dimension]], sample: int | None, seed: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the points of all grids, or an even sample of the points.
+    """Yield the points (configurations) of all grids, or an even sample of them.
 
     Args:
         builder: Makes the points.
@@ -348,7 +348,7 @@ def _zip_axes(
     If a grid lacks an axis of a group, the other axes of the group remain separate in this grid.
 
     Args:
-        grids: Axes of each grid.
+        grids: Axes of each grid. An axis is the values of one key.
         groups: Keys of each group of `sweep.zip`.
 
     Raises:
@@ -427,7 +427,7 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
 
 
 def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
-    """Choose evenly spread points from all grids.
+    """Choose evenly spread points (configurations) from all grids.
 
     The positions are visited in a walk whose step is the golden ratio times the number of points.
     The walk visits every position once, so each value of an axis occurs about equally often in the

@@ -53,7 +53,7 @@ class SweepInfo:
         sweep_id: Id of the sweep, unique over all hosts and sortable by time.
         name: The name of the parent run.
         command: The command line.
-        is_search: Whether the sweep searches for the largest batch, or model, of each point.
+        is_search: Whether the sweep searches for the largest batch size or model that fits.
         invalid_points: Points that the command has dropped because they are invalid.
         driver: Number of this driver among the drivers that share the sweep; None if the sweep is
             not shared.
@@ -185,7 +185,7 @@ def _is_search(plan: Plan, largest: Largest) -> bool:
 
 
 def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[Point]:
-    """Yield every valid point of a plan, in canonical form.
+    """Yield every valid point (configuration) of a plan, in canonical form.
 
     If points differ only in their batch sizes, the parts that they share are parsed once.
 

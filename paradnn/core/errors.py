@@ -133,7 +133,7 @@ class PointEnded(Exception):
 
 
 class UnavailableError(PointEnded):
-    """The device or the software that the point requires is not available."""
+    """The device or the software that a measurement requires is not available."""
 
     outcome = "unavailable"
 

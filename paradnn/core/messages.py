@@ -36,10 +36,10 @@ _MAX_WATTS = 1e6
 
 
 class WorkloadMessage:
-    """Base class of the messages that a single kind of work sends from worker to driver.
+    """Base class of messages from worker to driver that only one kind of work sends.
 
     A subclass is a frozen dataclass. A message is sent in the `work` field of an `Answer`, or in
-    `News` while the point is still being measured.
+    `News` before the measurement has ended.
 
     Attributes:
         wire_name: The name of the message type, which is the value of the key `of` in the JSON.

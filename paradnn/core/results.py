@@ -11,7 +11,7 @@ from paradnn.core.metric import Metric
 
 @dataclass(frozen=True)
 class ResultText:
-    """The result of a run as text.
+    """The result of a measurement as text.
 
     Attributes:
         heading: One word that names the result.
@@ -28,7 +28,9 @@ class ResultText:
 
 
 class ResultDescription:
-    """The role of a kind of work that declares and presents its results (`Workload.role`).
+    """Declares and presents the results of a kind of work.
+
+    This is a role (`Workload.role`): a kind of work inherits from it to override its defaults.
 
     Attributes:
         declared_metrics: The metrics that only this kind records.

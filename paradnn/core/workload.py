@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def mode(self) -> str:
-        """How the model is used: train, inference, or another word that the kind defines."""
+        """How the model is used: train, inference, or another word that the kind of work defines."""
         return "inference"
 
     @property
@@ -91,7 +91,11 @@ class Workload:
         return (self.name,)
 
     def stored_keys(self) -> dict[str, Any]:
-        """Return the keys and values that identify this kind and its options in a stored run."""
+        """Return the keys that identify this kind of work and its options in a stored run.
+
+        Returns:
+            Key -> value; the options are a nested mapping.
+        """
         keys: dict[str, Any] = {**DEFAULT_KEYS, "mode": self.mode}
         if self.key in ("task", "scenario"):
             keys[self.key] = self.name
@@ -100,10 +104,11 @@ class Workload:
         return keys
 
     def configured(self, config: Mapping[str, Any]) -> Self:
-        """Return this kind with the options of a composed configuration or of a request.
+        """Return this kind of work with the options of a configuration.
 
         Args:
-            config: The configuration or request, as plain values.
+            config: Composed configuration, or request to the worker, as nested mappings of plain
+                values.
 
         Raises:
             ConfigError: If an option is unknown or out of range.

@@ -66,7 +66,7 @@ def conv_output_length(size: int, kernel: int, stride: int, padding: str) -> int
 class ImageNetwork:
     """Builds a network over images and its analytic costs from one description.
 
-    Padding, concatenation, dropout and the repetition of pixels add no memory traffic: the layer
+    Padding, concatenation, dropout and the repetition of pixels add no memory traffic. The layer
     that writes or reads the tensor can perform them in the same pass.
 
     Args:

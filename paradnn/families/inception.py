@@ -198,7 +198,7 @@ class XceptionNetwork(ImageNetwork):
     """Analytic costs of a network of depthwise separable convolutions."""
 
     def rectify(self) -> None:
-        """Add a rectifier (ReLU) as a separate layer, because the shortcut reads its stored input."""
+        """Add a rectifier (ReLU) as a separate layer; the shortcut reads its stored input."""
         size = self.elements
         self.layers.append(Layer(f"rectifier_{len(self.layers)}", read=size, written=size))
 

@@ -98,11 +98,11 @@ class Kernel(Model):
         Args:
             batch_size: Number of examples; ignored if the kernel has no batch.
             precision: Type of the elements.
-            variant: Name of the variant, as in `Operation`.
-            m: Size m of the operation, as in `Operation`.
-            n: Size n of the operation, as in `Operation`.
-            k: Size k of the operation, as in `Operation`.
-            calls: Number of calls, as in `Operation`.
+            variant: Variant of the kernel, such as "nt" for a product with transposed right matrix.
+            m: Rows of the product.
+            n: Columns of the product.
+            k: Inner size of the product.
+            calls: Number of consecutive products; each needs the result of the previous product.
         """
         flops, moved_bytes = self.work(batch_size, COMPUTE_BYTES[precision])
         return Operation(

@@ -30,9 +30,9 @@ class Operation:
             elementwise operation has "product".
         m: Rows of the product.
         n: Columns of the product.
-        k: Inner size of the product. In every direction, convolutions and recurrent layers have the
-            sizes m x k by k x n of their forward product: unrolled images by filters, or states by
-            weights.
+        k: Inner size of the product. Convolutions and recurrent layers have the sizes m x k by k x
+            n of their forward product in every direction. This product multiplies unrolled images
+            by filters, or states by weights.
         flops: FLOPs of the whole operation.
         bytes: Bytes of all operands and results, each counted once.
         batch: Number of independent products.

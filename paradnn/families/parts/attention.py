@@ -23,7 +23,7 @@ _ON_TORCH = keras.backend.backend() == "torch"
 class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
     """Rotary position embedding (Su et al. 2021, equation 34), a layer without variables.
 
-    Elements i and i + head / 2 of a head form a pair, which is rotated by the angle
+    Elements i and i + head / 2 of a head form a pair. The pair is rotated by the angle
     position / 10000^(2 i / head), in radians. Input and output are (batch, n, heads, head).
 
     Args:

@@ -292,8 +292,8 @@ def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[s
     """Return the time per message and the rates of messages and bytes, by metric name.
 
     Times are in microseconds, and rates are per second. If the step time has a 95% interval, the
-    result also contains the ends of the intervals of times and rates, with `_low` and `_high` in
-    their names.
+    result also contains the intervals of times and rates. Their ends have `_low` and `_high` in the
+    name.
 
     Args:
         model: Options of the messages: pattern, size in bytes, window and number of processes.

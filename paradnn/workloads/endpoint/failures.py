@@ -80,8 +80,8 @@ class RequestError(Exception):
         retry_after: Seconds after which the server asks for a retry; None if it does not ask.
         is_not_ready: Whether the server responded that it is starting or busy.
         is_unreachable: Whether the server refused or dropped the connection.
-        is_deadline: Whether the time limit of the point was reached, which is not the server's
-            fault.
+        is_deadline: Whether the time limit of the measurement was reached, which is not the
+            server's fault.
     """
 
     def __init__(
@@ -265,8 +265,8 @@ def as_request_error(
     Args:
         error: The exception, of one of the types in `REQUEST_ERRORS`.
         options: The options of the request, on which the remedy depends.
-        is_past_deadline: Whether the time limit of the point has passed, so that a timeout is a
-            DeadlineError.
+        is_past_deadline: Whether the time limit of the measurement has passed, so that a timeout is
+            a DeadlineError.
     """
     message = printable(str(error))
     if isinstance(error, DeadlineError) or (isinstance(error, TimeoutError) and is_past_deadline):

@@ -67,7 +67,7 @@ class AnswerError(Exception):
 
 
 class DeadlineError(AnswerError):
-    """The answer did not end within the time limit of the point."""
+    """The answer did not end within the time limit of the measurement."""
 
     def __init__(self) -> None:
         super().__init__("the answer did not end within the time limit of the point")
