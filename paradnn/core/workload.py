@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def mode(self) -> str:
-        """How the model is used: train, inference, or another word that the kind of work defines."""
+        """How the model is used: train, inference, or a word that the kind of work defines."""
         return "inference"
 
     @property
