@@ -9,7 +9,7 @@ from paradnn.core.schema import option
 
 @dataclass(frozen=True)
 class Input:
-    """Source of the batches of a point; a subclass adds options.
+    """Source of the batches that a measurement reads; a subclass adds options.
 
     Attributes:
         name: The name of the input, as in `data=NAME`.

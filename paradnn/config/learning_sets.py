@@ -40,7 +40,7 @@ class SetSizes(NamedTuple):
 
 
 class Pictures(Input, ABC):
-    """A set of labeled, square pictures."""
+    """Base class for data sets of labeled, square pictures."""
 
     @property
     @abstractmethod

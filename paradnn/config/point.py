@@ -136,7 +136,7 @@ class Software:
 
 @dataclass(frozen=True)
 class Measure:
-    """The timing protocol, limits and extras of one point.
+    """The timing protocol, limits and extras of one measurement.
 
     Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not
     affect the timing.
@@ -206,7 +206,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Point:
-    """A model, a kind of work, and all settings that affect the measurement."""
+    """One configuration to measure: a model, a kind of work, and all settings that affect it."""
 
     model: Model
     workload: Workload = field(default_factory=lambda: next(iter(WORKLOADS.values())))

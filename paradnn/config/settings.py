@@ -69,7 +69,7 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Choice and order of the points of a multirun."""
+    """Choice and order of the configurations that a sweep (-m) measures."""
 
     grids: tuple[Mapping[str, Any], ...] = option(
         (), "axes of a preset: a list of grids, whose union is swept"
@@ -149,7 +149,7 @@ class Largest:
 
     @property
     def has_time_limit(self) -> bool:
-        """Whether step time or latency limits the search, in addition to memory."""
+        """Whether the search has a limit of step time or latency, in addition to memory."""
         return self.step_ms is not None or self.latency_ms is not None
 
     def fits(self, metrics: Mapping[str, float]) -> bool:
@@ -169,7 +169,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the driver that are not part of a point."""
+    """Settings of the driver that do not describe what is measured."""
 
     resume: bool | str = option(
         True,

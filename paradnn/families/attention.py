@@ -56,7 +56,7 @@ GATED_LAYERS = ("gates_hidden", "output")
 
 
 class DividedHeads(Model):
-    """A model whose number of heads must divide its width."""
+    """Base class for models whose number of attention heads must divide their width."""
 
     width: int
     heads: int
@@ -410,7 +410,7 @@ def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float
 
 
 class _DecoderOnly(DividedHeads):
-    """A causal language model, which can generate tokens."""
+    """Base class for causal language models, which can generate tokens."""
 
     generates: ClassVar[bool] = True
     predicts_tokens: ClassVar[bool] = True

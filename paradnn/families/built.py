@@ -89,7 +89,7 @@ class FunctionModel:
 
 
 def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
-    """Raise TypeError: the default loss of models that cannot be trained.
+    """Raise TypeError, as the default loss of models that cannot be trained.
 
     Args:
         targets: Ignored; a loss has this argument.

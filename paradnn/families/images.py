@@ -105,7 +105,7 @@ class ImageNetwork:
 
     @property
     def elements(self) -> int:
-        """Elements of the last output per example."""
+        """Number of elements of the last output, per example."""
         return self.height * self.width * self.channels
 
     def add_layer(self, layer: str, *arguments: Any, merged: Any = None, **options: Any) -> None:
@@ -147,7 +147,7 @@ class ImageNetwork:
             filters: Output channels. None for a depthwise convolution, with one filter per input
                 channel. Depthwise convolutions require `builds` to be false.
             kernel: Height and width of the window as two numbers, or one number for a square.
-            stride: Distance between windows.
+            stride: Distance between windows, in pixels.
             padding: Rule for adding zeros, such as "same"; see `conv_output_length`.
             bias: Whether the convolution has a bias.
             added: Elements per example of a tensor that is added to the input.
@@ -310,7 +310,7 @@ class ImageNetwork:
         Args:
             filters: Output channels.
             kernel: Height and width of the window.
-            stride: Distance between windows.
+            stride: Distance between windows, in pixels.
             bias: Whether the convolution has a bias.
             pools: Whether to add the pooling, which halves height and width.
         """
@@ -423,9 +423,9 @@ class ImageModel(Model):
 
 @dataclass(frozen=True)
 class Convolutional(ImageModel):
-    """A residual network with four groups of blocks; filters double from group to group. A block has
-    two convolutions (residual) or three (bottleneck). model.blocks is one number, or a list with
-    one number per group.
+    """A residual network with four groups of blocks; filters double from group to group. A block
+    has two convolutions (residual) or three (bottleneck). model.blocks is one number, or a list
+    with one number per group.
     """
 
     name: str = "residual"

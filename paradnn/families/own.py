@@ -475,8 +475,8 @@ class _File(ExternalModel):
 
 @dataclass(frozen=True)
 class KerasFile(_File):
-    """A Keras model in a file that `model.save("net.keras")` wrote, loaded in Keras' safe mode: code
-    in the file does not run.
+    """A Keras model in a file that `model.save("net.keras")` wrote, loaded in Keras' safe mode:
+    code in the file does not run.
     """
 
     name: str = "keras_file"
@@ -678,7 +678,7 @@ class _Package(ExternalModel):
 
 @dataclass(frozen=True)
 class Timm(_Package):
-    """An architecture of the package timm, with random weights. `timm.list_models()` lists names."""
+    """An architecture of timm, with random weights. `timm.list_models()` lists the names."""
 
     size_template: ClassVar[str] = "{architecture}"
 

@@ -574,7 +574,7 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
 
         Args:
             measured: Results of all processes of one measured configuration.
-            known: Ignored, because these metrics are computed first.
+            known: Ignored.
         """
         metrics = point_metrics(measured)
         if has_valid_steps(measured):

@@ -108,7 +108,8 @@ def check_status(response: http.client.HTTPResponse, path: str, options: Paramet
 
     Args:
         response: The response.
-        path: Path of the request below endpoint.url. A relative redirect refers to it.
+        path: Path of the request on the server, such as "/v1/completions". A relative redirect
+            refers to it.
         options: The options of the request, on which the remedy depends.
 
     Raises:
@@ -187,7 +188,7 @@ def _status_remedy(
     Args:
         response: The response.
         content: Text of its body.
-        path: Path of the request below endpoint.url.
+        path: Path of the request on the server, such as "/v1/completions".
         options: The options of the request.
     """
     status = response.status
@@ -213,7 +214,7 @@ def _redirect_remedy(
 
     Args:
         response: The response with the redirect.
-        path: Path of the request below endpoint.url.
+        path: Path of the request on the server, such as "/v1/completions".
         options: The options of the request.
     """
     location = printable((response.getheader("Location") or "").partition("?")[0])[:200]

@@ -165,7 +165,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
         Args:
             measured: Results of all processes of one measured configuration.
-            known: Metrics of the timed decode steps, by name.
+            known: Metrics that are computed already, such as those of the timed decode steps.
         """
         generations = messages_of_kind(measured.answers, Generation)
         step_ms = known.get("step_time_ms")
@@ -203,7 +203,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         Args:
             point: The measured configuration.
             generations: The prefill of each process.
-            known: Metrics of the timed decode steps, by name. `peak_flops_per_second` is used if it
+            known: Metrics that are computed already, by name. `peak_flops_per_second` is used if it
                 is present.
         """
         from paradnn.config.point import prefill_costs
