@@ -169,7 +169,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the driver that do not describe what is measured."""
+    """Settings of the driver, apart from the configuration to measure."""
 
     resume: bool | str = option(
         True,

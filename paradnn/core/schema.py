@@ -77,7 +77,7 @@ def read(
         data: Values of the fields by name.
         prefix: Prefix of the field names in dotted keys, for messages, such as "model"; may be
             empty.
-        given: Values of further fields by name, which are not checked; None if there are none.
+        given: Values of further fields by name, which are not checked; None for no further fields.
 
     Raises:
         ConfigError: If a key is unknown or a value is invalid.
