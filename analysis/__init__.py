@@ -1,4 +1,4 @@
-"""Analyses of tracked runs: numbers, sentences, tables, figures and the report.
+"""Analyses of MLflow runs: numbers, sentences, tables, figures and the report.
 
     from analysis import SensitivityOptions, load, sensitivity
 
@@ -6,9 +6,10 @@
     weights = sensitivity(frame, SensitivityOptions(log_scale="both"))
     weights.table, weights.figure()
 
-Every analysis is a function of a frame and a dataclass of options, and returns a typed result. The
-command `python -m analysis` calls the same functions. Names are imported on first use: importing
-`load` imports no analysis, and importing options imports neither pandas nor Matplotlib.
+Every analysis is a function of a frame (one row per run) and a dataclass of options, and returns a
+typed result. The command `python -m analysis` calls the same functions. Names are imported on first
+use: importing `load` imports no analysis, and importing options imports neither pandas nor
+Matplotlib.
 """
 
 from importlib import import_module
@@ -33,7 +34,7 @@ _RENAMED = {"beside": "compare_published", "BesideOptions": "ComparePublishedOpt
 
 
 def _registered_names() -> dict[str, Any]:
-    """Return every registered analysis and its options class, by name.
+    """Return every registered analysis and its class of options, by name.
 
     They include analyses of other packages, which register through entry points.
     """

@@ -1,7 +1,8 @@
 """Measured ceilings of devices: find those that are too low, and replace them from the store.
 
-A ceiling is a device's measured peak rate or bandwidth. If other work ran while it was measured, it
-is only a lower bound. Utilizations and shares of the roof relative to such a ceiling are too high.
+A ceiling is the peak FLOP/s or the memory bandwidth that a device reached in a measurement. If
+other work ran during the measurement, the ceiling is only a lower bound. Utilizations relative to
+such a ceiling are too high.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ _CEILINGS_RUN = "ceilings_run"
 def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarray:
     """Return a mask of the runs whose ceilings are known to be too low.
 
+    A ceiling is the measured peak FLOP/s or memory bandwidth of the run's devices. Both are too low
+    if other work used the machine while they were measured. A peak is also too low if the run
+    exceeded it by more than 5%.
+
     Args:
         frame: One row per run.
-        column: `PEAK` or `BANDWIDTH` for only that ceiling; None for either.
+        column: `PEAK` or `BANDWIDTH` to check only that ceiling; None to check both.
 
     Returns:
-        A boolean array (n,). Ceilings are too low if the machine was contended while they were
-        measured. A peak is also too low if the run exceeded it by more than 5%.
+        A boolean array (n,), true for each of the n runs with a ceiling that is too low.
     """
     is_low = np.zeros(len(frame), dtype=bool)
     if _CONTENDED in frame:
@@ -54,15 +58,15 @@ def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarr
 
 
 def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
-    """Return a caveat about metrics that are computed from ceilings which are too low.
+    """Return a caveat about metrics relative to a peak FLOP/s or bandwidth that is too low.
 
     Args:
         frame: The runs of a result, one row each.
         metrics: The metrics that the result is about.
 
     Returns:
-        A sentence with the remedy; empty if the metrics are not in `CEILING_METRICS`, or no run
-        with one of them has a ceiling that is too low.
+        A sentence with the remedy. It is empty if no metric is in `CEILING_METRICS`, or if no run
+        with such a metric has a peak or bandwidth that is too low.
     """
     used = [name for name in CEILING_METRICS if name in metrics and name in frame]
     if not used:
@@ -82,10 +86,14 @@ def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
 
 
 def remeasure_command(rows: pd.DataFrame) -> str:
-    """Return the command that measures the ceilings of runs again.
+    """Return the command that measures the peak FLOP/s and bandwidth of the runs' devices again.
 
-    This is the remedy that the runs recorded. If they recorded several or none, it is
-    `paradnn.ceilings` with the platform and the framework that all of them share.
+    If the runs recorded exactly one command for this purpose, that command is returned. Otherwise
+    the command is `python -m paradnn.ceilings`, with the platform and the framework if all runs
+    share them.
+
+    Args:
+        rows: One row per run.
     """
     if "ceilings_remedy" in rows:
         commands = rows["ceilings_remedy"].dropna().unique()
@@ -100,15 +108,16 @@ def remeasure_command(rows: pd.DataFrame) -> str:
 
 
 def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
-    """Replace ceilings that are too low with better measurements from the store.
+    """Replace a peak FLOP/s or bandwidth that is too low with a better measurement from the store.
 
-    Ceilings may be measured again after a sweep. If the devices, environment and framework are the
-    same, the latest undisturbed measurement replaces the ceiling that a run recorded. If all
-    measurements were disturbed, the highest replaces it, since each of them is a lower bound.
+    A user may measure these ceilings again after a sweep. A measurement qualifies if it has the
+    same devices, environment and framework as the recorded one. The latest measurement without
+    other work on the machine replaces the recorded value. If other work disturbed all measurements,
+    the highest replaces it, since each of them is a lower bound.
 
     Args:
         frame: One row per run.
-        store: Addresses of the stores of the runs; empty for the default store.
+        store: Addresses of the MLflow stores that contain the runs; empty for the default store.
 
     Returns:
         A frame with updated `PEAK` and `BANDWIDTH`. `flops_utilization` is not recomputed.
@@ -156,7 +165,12 @@ def _best_value(values: pd.Series, is_sound: np.ndarray) -> float:
 
 
 def _read_ceilings(rows: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
-    """Return the successful measurements of ceilings; an empty frame if the store has none."""
+    """Return the successful measurements of ceilings, one row each; possibly none.
+
+    Args:
+        rows: Runs, whose experiments are searched for the measurements.
+        store: Addresses of the stores; empty for the default store.
+    """
     from analysis.store.load import load
 
     nothing = pd.DataFrame(columns=["run_id", "point_id", "environment_id", "contended"])

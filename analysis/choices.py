@@ -1,9 +1,9 @@
 """Competing choices for a task: the runs of each choice, and its quantities with intervals.
 
-Runs compete if they do the same work. Timed runs, with or without a scenario of queries, do the
-same work if they have the same model, data, mode and scenario. Trainings toward an accuracy do the
-same work if they have the same data set and accuracy metric, whatever model they train. A choice is
-one combination of the platform and the other settings, without seed and replicate.
+Runs compete if they do the same work. Runs that time steps or queries do the same work if they have
+the same model, data, mode and scenario. Trainings toward an accuracy do the same work if they have
+the same data set and accuracy metric, whatever model they train. A choice is one combination of the
+platform and the other settings, without seed and replicate.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ _MEASURING_EFFORT = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """A task with the runs that compete for it.
+    """A task, such as training one model family, with the runs that compete for it.
 
     Attributes:
         name: Description of the work, such as "fc train".
-        work: The kind of workload.
-        rows: The runs.
-        varies: The columns in which the choices differ.
+        work: The kind of workload, such as timed steps or a training toward an accuracy.
+        rows: The runs, one row each.
+        varies: The columns in which the runs differ. Each combination of their values is one
+            choice.
     """
 
     name: str
@@ -81,8 +82,8 @@ class Task:
     def has_step_times(self) -> bool:
         """Whether the compared quantities are computed from step times.
 
-        Only the scatter of step times has a prior. Latencies of served queries and times to an
-        accuracy may scatter by any factor.
+        Only the scatter of step times has a prior distribution. Latencies of served queries and
+        times to an accuracy may scatter by any factor.
         """
         if self.work.name == _LEARN:
             return False
@@ -92,10 +93,13 @@ class Task:
 
 
 def tasks(frame: pd.DataFrame) -> list[Task]:
-    """Group the runs of a frame into tasks.
+    """Group the runs of a frame into tasks: sets of runs that do the same work.
 
     If several tasks have the same name, the model and the settings that distinguish their work are
     added to the names.
+
+    Args:
+        frame: One row per run.
     """
     if "task" in frame:
         learns = frame["task"].eq(_LEARN).fillna(False)
@@ -128,7 +132,6 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
 
 
 def _rename_equal(tasks: Sequence[Task], rename: Callable[[Task], Task]) -> list[Task]:
-    """Return the tasks, after renaming those whose name is not unique."""
     counts = Counter(task.name for task in tasks)
     return [rename(task) if counts[task.name] > 1 else task for task in tasks]
 
@@ -172,7 +175,10 @@ def _name_task(known: Mapping[str, object], *, learning: bool) -> tuple[str, Wor
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
-    """Return the columns of tasks and choices in which any run has a value."""
+    """Return the configuration and platform columns in which any run has a value.
+
+    Columns that only state how a run is measured, or that repeat another column, are omitted.
+    """
     named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
     kept = [
         name
@@ -183,9 +189,14 @@ def _configured(rows: pd.DataFrame) -> list[str]:
 
 
 def describe_choice(row: pd.Series, columns: Sequence[str]) -> str:
-    """Describe a run by the columns in which choices differ.
+    """Describe a run by its settings, such as "V100, batch size 8, server.delay_ms=2".
 
-    An example is "V100, batch size 8, server.delay_ms=2".
+    Args:
+        row: The run.
+        columns: The columns to state. `environment_id` and columns without a value are omitted.
+
+    Returns:
+        The description; "the only choice" if no column remains.
     """
     known = {
         name: row[name] for name in columns if name != "environment_id" and not pd.isna(row[name])
@@ -220,20 +231,24 @@ def estimate(
     run: Component | None = None,
     session: Component | None = None,
 ) -> tuple[float, float, float]:
-    """Estimate a quantity of one choice and its confidence interval.
+    """Estimate a metric of one choice, and its confidence interval.
 
-    For several runs, the interval is Student's interval of their mean. If they are from at least
-    MIN_SESSIONS sessions, the mean is over the means of sessions. Logarithms are used if all
-    values are positive and the metric is not a share. If the ends of such an interval are more
-    than a factor of _OPEN_FACTOR away from the mean, the interval is open.
+    The runs of a choice share a platform and all settings. For several runs with different values,
+    the interval is Student's interval of their mean:
+
+    - If the runs are from at least MIN_SESSIONS sessions (series of runs in one go), the mean is
+      taken over the means of the sessions.
+    - If all values are positive and the metric is not a share, the mean and the interval are
+      computed from logarithms. An interval whose ends differ from the mean by more than a factor of
+      _OPEN_FACTOR is open: its ends are NaN.
 
     For one run, or runs with equal values, the interval is the recorded 95% interval. The distance
-    of each end is scaled from 95% to 1 - `error`, as for a normal distribution. If a schedule fixed
-    the value, both ends are equal to it.
+    of each end is scaled from 95% to 1 - `error`, as for a normal distribution. If the schedule of
+    the queries fixed the value, both ends are equal to it.
 
     Args:
-        rows: The runs of the choice.
-        metric: The quantity.
+        rows: The runs of the choice, one row each.
+        metric: Column of the metric.
         error: Probability that the interval misses the true value, such as 0.05.
         run: Variance of the logarithm of one run, estimated from more data than `rows`; None to
             estimate it from `rows`.
@@ -241,8 +256,8 @@ def estimate(
             `run`; None to estimate it from `rows`.
 
     Returns:
-        The value, and the lower and upper end of its interval. The value is NaN if no run has one;
-        an end is NaN if it is unknown or the interval is open.
+        The value, and the lower and upper end of its interval. The value is NaN if no run has one.
+        An end is NaN if it is unknown or the interval is open.
     """
     if metric in rows:
         values = rows[metric].to_numpy(dtype="float64", na_value=np.nan)
@@ -280,9 +295,12 @@ def estimate(
 def _log_mean(
     logs: np.ndarray, error: float, known: Component | None
 ) -> tuple[float, float, float]:
-    """Return the geometric mean and the ends of its interval; NaN if the interval is open.
+    """Return the geometric mean and its interval, whose ends are NaN if they are too far apart.
 
-    `known` replaces the sample variance of the logarithms.
+    Args:
+        logs: (n,) logarithms of the values.
+        error: Probability that the interval misses the true mean.
+        known: Variance of a logarithm, from other data; None to use the sample variance.
     """
     value = math.exp(logs.mean())
     half = _half_width(known or _sample_variance(logs), len(logs), error)
@@ -296,7 +314,13 @@ def _sample_variance(values: np.ndarray) -> Component:
 
 
 def _half_width(variance: Component, count: int, error: float) -> float:
-    """Return the half width of Student's interval of the mean of `count` values."""
+    """Return the half width of Student's interval of the mean of `count` values.
+
+    Args:
+        variance: Variance of one value, with its degrees of freedom.
+        count: Number of values.
+        error: Probability that the interval misses the true mean.
+    """
     quantile = float(stats.t.ppf(1 - error / 2, variance.freedom))
     return quantile * math.sqrt(float(variance.variance) / count)
 
@@ -304,8 +328,14 @@ def _half_width(variance: Component, count: int, error: float) -> float:
 def recorded_interval(metric: str, run: pd.Series) -> tuple[float, float]:
     """Return the ends of a run's recorded 95% interval of a metric; NaN if unknown.
 
-    A rate that a schedule fixes is exact, and so is the cost that is computed from it. The interval
-    of a peak rate is between the rates that kept the latency limit and those that did not.
+    If a schedule fixes the query rate of a run, the rate and its cost per query are exact. Both
+    ends then equal the value. A run may instead have searched for the highest rate within a latency
+    limit. The interval of that rate lies between the rates that kept the limit and those that
+    exceeded it.
+
+    Args:
+        metric: Name of the metric.
+        run: A row of a frame of runs.
     """
 
     def number(name: str) -> float:

@@ -1,7 +1,7 @@
-"""Choice of columns: hyperparameters by name, metrics, and the columns that identify a point.
+"""Columns of runs: hyperparameters by name, metrics, and the columns that identify a point.
 
-Users may write `nodes` for `model.nodes`. The error for an unknown name suggests the closest known
-name.
+A point is one combination of settings to measure. Users may write `nodes` for `model.nodes`. The
+error for an unknown name suggests the closest known name.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class GroupKey:
-    """Key of a group: one model family on one device."""
+    """Key of a group of runs: one model family, such as "fc", on one device, such as "TPU v2"."""
 
     family: str
     device: str
@@ -132,16 +132,22 @@ class GroupKey:
 
 @dataclass(frozen=True)
 class FamilyGroup(GroupKey):
-    """The runs of one model family on one device."""
+    """The runs of one model family on one device.
+
+    `rows` has one row per run.
+    """
 
     rows: pd.DataFrame
 
 
 def family_groups(frame: pd.DataFrame) -> list[FamilyGroup]:
-    """Split a frame by family, in the paper's order, and then by device, in alphabetical order.
+    """Split runs by model family, in the order of the ParaDnn paper, and then by device.
 
-    Runs without a family or device form groups named "family not recorded" and "device not
-    recorded".
+    Devices are in alphabetical order. Runs without a family or device form groups named "family not
+    recorded" and "device not recorded".
+
+    Args:
+        frame: One row per run.
     """
     family = frame["family"].astype("object").fillna(not_recorded("family"))
     device = frame["device"].astype("object").fillna(not_recorded("device"))
@@ -157,7 +163,7 @@ def family_groups(frame: pd.DataFrame) -> list[FamilyGroup]:
 def analyze_groups(
     frame: pd.DataFrame, analyze: Callable[[FamilyGroup], ResultT], problem: str, remedy: str
 ) -> tuple[list[ResultT], list[InsufficientData]]:
-    """Apply a function to the runs of every family on every device.
+    """Apply a function to the runs of each model family on each device.
 
     Args:
         frame: One row per run.
@@ -205,9 +211,9 @@ def hyperparameters(frame: pd.DataFrame) -> list[str]:
 
 
 def settings(frame: pd.DataFrame) -> list[str]:
-    """Return the columns of the configuration and platform that vary, except hyperparameters.
+    """Return the columns, except hyperparameters, that vary and may change the speed of a run.
 
-    Settings, such as `optimizer.name`, may change the speed of a run. A column that a varying name
+    Examples are `optimizer.name` and columns of the platform. A column that a varying name
     determines is omitted. For example, if `data.name` varies and each value of `data.name` has one
     value of `data.width`, only `data.name` is returned.
 
@@ -220,11 +226,10 @@ def settings(frame: pd.DataFrame) -> list[str]:
 
 
 def _follows_from_group(frame: pd.DataFrame, name: str, varying: Sequence[str]) -> bool:
-    """Return whether the name of a group of columns varies and determines a column of the group.
+    """Return whether a varying `.name` column determines a column of the same group.
 
-    The columns of a group have a common prefix, and the group's name is the column with the ending
-    `.name`. For example, `data.name` determines `data.width` if each value of `data.name` has one
-    value of `data.width`.
+    The columns of a group have a common prefix, such as `data.`. For example, `data.name`
+    determines `data.width` if each value of `data.name` has one value of `data.width`.
 
     Args:
         frame: One row per run.
@@ -244,7 +249,7 @@ def split_by_settings(
     """Split runs by the settings that change the operations of a step, such as the precision.
 
     Args:
-        rows: One row per run or point.
+        rows: One row per run or point (configuration to measure).
         ignore: Settings by which the rows are not split.
 
     Returns:
@@ -283,6 +288,9 @@ def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
         name: The name, such as "nodes" for `model.nodes`.
         option: The option with which the user gave the name, such as "--x", for the message.
 
+    Returns:
+        The full name of the column.
+
     Raises:
         ConfigError: If no run has a value in such a column.
     """
@@ -302,11 +310,15 @@ def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
 
 
 def find_metric(frame: pd.DataFrame, name: str) -> str:
-    """Return `name` if any ok run has a number in that column.
+    """Return `name` if it is a column with a number for at least one successful run.
+
+    Args:
+        frame: One row per run. A run is successful if its `outcome` is "ok".
+        name: Name of a metric.
 
     Raises:
-        ConfigError: If no ok run has a number there. The message lists up to eight metrics that
-            the ok runs have.
+        ConfigError: If no successful run has a number in that column. The message lists up to eight
+            metrics that successful runs have.
     """
     ok_runs = frame.loc[is_ok(frame)]
     if name in ok_runs and is_number(ok_runs[name]) and ok_runs[name].notna().any():
@@ -326,12 +338,16 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
 
 
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
-    """Return the first candidate that at least 90% of the ok runs have.
+    """Return the first candidate that at least 90% of the successful runs have.
 
-    If no candidate is that common, return the one that the most ok runs have.
+    If no candidate is that common, return the one that most of the successful runs have.
+
+    Args:
+        frame: One row per run. A run is successful if its `outcome` is "ok".
+        candidates: Names of metrics, in order of preference.
 
     Raises:
-        ConfigError: If no ok run has any of the candidates.
+        ConfigError: If no successful run has any of the candidates.
     """
     ok_runs = frame.loc[is_ok(frame)]
     shares = {name: float(ok_runs[name].notna().mean()) for name in candidates if name in ok_runs}
@@ -346,9 +362,10 @@ def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRI
 
 
 def parse_blocks(text: object) -> list[int] | None:
-    """Return the counts in a value of `model.blocks`, such as "[3, 4, 6, 3]".
+    """Parse a list of block counts, the value of `model.blocks`, such as "[3, 4, 6, 3]".
 
-    Returns None if the value is not a list of integers.
+    Returns:
+        The counts; None if the value is not a list of integers.
     """
     try:
         value = read_json(str(text))
@@ -364,7 +381,7 @@ def parse_blocks(text: object) -> list[int] | None:
 def as_numbers(column: pd.Series) -> pd.Series | None:
     """Return a column as float64; None if it holds text.
 
-    A list of blocks, such as "[3, 4, 6, 3]", becomes its total. Booleans become 0 or 1.
+    A list of block counts, such as "[3, 4, 6, 3]", becomes its total. Booleans become 0 or 1.
     """
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
         return column.astype("Float64").astype("float64")
@@ -376,9 +393,10 @@ def as_numbers(column: pd.Series) -> pd.Series | None:
 
 
 def as_sizes(column: pd.Series) -> pd.Series | None:
-    """Return a column of sizes as float64; None if any value is not a size or is missing.
+    """Return a column of sizes as float64; None if a value is missing or is not a size.
 
-    A size is a number above zero or a list of blocks. A list becomes the total of its blocks.
+    A size is a number above zero, or a list of block counts, such as "[3, 4, 6, 3]". A list becomes
+    its total.
     """
     if pd.api.types.is_bool_dtype(column) or column.isna().any():
         return None
@@ -394,14 +412,19 @@ def is_number(column: pd.Series) -> bool:
 
 
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Find the columns that identify a point on both sides of a comparison.
+    """Find the columns that identify a point on both sides, A and B, of a comparison.
 
-    These are the columns of the configuration, the device and the platform, with two exceptions:
+    A point is one combination of settings to measure. The columns are those of the configuration,
+    the device and the platform, with two exceptions:
 
     - a configuration column in which each side has at most one value, and the values differ;
     - a device or platform column in which the sides share no value.
 
     A column in which only one side has values is excluded in both cases.
+
+    Args:
+        a: Runs of A, one row each.
+        b: Runs of B, one row each.
 
     Returns:
         The columns, and for each excluded column the values of A and of B, as text.
@@ -430,20 +453,21 @@ def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str,
 def named_join_columns(
     on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame
 ) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Return the columns that identify a point, if the user names them.
+    """Return the columns that identify a point in a comparison, if the user named them.
+
+    A point is one combination of settings to measure.
 
     Args:
-        on: Names of the columns that identify a point, as the user wrote them. `family` is always
-            added.
-        a: Runs of side A.
-        b: Runs of side B.
+        on: The columns that the user named. `family` is always added.
+        a: Runs of A, one row each.
+        b: Runs of B, one row each.
 
     Returns:
         The columns; and for each column that `join_columns` excludes and the user did not name, the
         values of A and of B as text.
 
     Raises:
-        ConfigError: If a side lacks one of the columns.
+        ConfigError: If the runs of A or of B lack one of the columns.
     """
     for name in on:
         for side, frame in (("A", a), ("B", b)):
@@ -456,7 +480,7 @@ def named_join_columns(
 
 
 def is_configuration_column(name: str) -> bool:
-    """Return whether a column is part of the configuration of a point."""
+    """Return whether a column is part of the configuration that a user sets for a run."""
     is_configuration = name in CONFIGURATION_COLUMNS or name.startswith(CONFIGURATION_PREFIXES)
     return is_configuration and name not in _NOT_IDENTIFYING
 
@@ -467,15 +491,16 @@ def is_platform_column(name: str) -> bool:
 
 
 def scenario_runs_as_steps(frame: pd.DataFrame, named: Collection[str]) -> tuple[pd.DataFrame, int]:
-    """Turn runs of scenarios into replicates of the point whose steps they time.
+    """Turn runs that serve queries into replicates of runs that only time the same step.
 
-    Runs that differ only in the scenario and its keys are measurements of the same step. They get
-    the same `point_id`, and the columns of scenarios are dropped.
+    In a scenario, inference queries arrive in a given pattern. Runs that differ only in the
+    scenario and its keys measure the same step. They get the same `point_id`, and the columns of
+    scenarios are dropped.
 
     Args:
         frame: One row per run.
-        named: Columns that the options name. The frame is returned unchanged if they name a
-            scenario, one of its keys, or a metric of its queries.
+        named: Columns that the options of the analysis name. The frame is returned unchanged if
+            they name a scenario, one of its keys, or a metric of its queries.
 
     Returns:
         The frame, and the number of scenario runs that were turned into replicates.
@@ -513,7 +538,15 @@ def distinct_values(column: pd.Series) -> set[Any]:
 
 
 def format_values(values: set[Any], limit: int = 3) -> str:
-    """Format some values for a sentence, such as "0.1, 0.2, 0.3 and 4 more"."""
+    """Format some values for a sentence, such as "0.1, 0.2, 0.3 and 4 more".
+
+    Args:
+        values: The values.
+        limit: Largest number of values to state. The others are only counted.
+
+    Returns:
+        The text; "(none)" if there is no value.
+    """
     ordered = sorted(values, key=lambda value: (str(type(value)), value))
     if not ordered:
         return "(none)"
@@ -524,9 +557,13 @@ def format_values(values: set[Any], limit: int = 3) -> str:
 
 
 def families_of_examples(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return the families that process examples rather than send messages, in display order.
+    """Return the model families that process examples rather than send messages between devices.
 
-    If all families send messages, return all of them.
+    Args:
+        rows: One row per run.
+
+    Returns:
+        The families in display order. If all families send messages, all of them.
     """
     present = tuple(families(rows))
     selected = tuple(
@@ -536,7 +573,15 @@ def families_of_examples(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def families_of_examples_if_mixed(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return `families_of_examples` if other families ran as well, else an empty tuple."""
+    """Return the families that process examples, if families that send messages ran as well.
+
+    Args:
+        rows: One row per run.
+
+    Returns:
+        The result of `families_of_examples`; an empty tuple if it contains all families of the
+        runs.
+    """
     selected = families_of_examples(rows)
     if len(selected) == len(families(rows)):
         return ()

@@ -1,7 +1,7 @@
-"""Figures of analyses: one style, fixed colors of names, and a layout that fits the width.
+"""Figures of analyses: one style, a fixed color for each name, and a layout that fits the width.
 
-Within `page(width)`, panels are placed below each other if they do not fit next to each other, text
-shrinks to no less than 6 points, and names, legends and ticks use the available room.
+Within `page(width)`, panels that do not fit next to each other are placed below each other. Text
+shrinks to no less than 6 points. Names, legends and ticks use the available room.
 """
 
 import math
@@ -95,9 +95,12 @@ def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Fi
 
 
 def families_with(names: Iterable[str]) -> list[str]:
-    """Return all known families in their fixed order, then the other `names` alphabetically.
+    """Return all known model families in their fixed order, then the other names alphabetically.
 
     The position of a name in this list determines its color and marker.
+
+    Args:
+        names: Names of families or of other groups.
     """
     return [*FAMILIES, *sorted(set(names).difference(FAMILIES))]
 
@@ -105,11 +108,11 @@ def families_with(names: Iterable[str]) -> list[str]:
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
     """Return the color and marker of a name, as keyword arguments for Matplotlib.
 
-    If there are more names than colors, colors repeat with different markers, so that each
-    combination of color and marker occurs once.
+    If there are more names than colors, colors repeat with different markers. Each combination of
+    color and marker then still occurs once.
 
     Args:
-        name: Name of a family or of another group; None for a gray circle.
+        name: Name of a model family or of another group; None for a gray circle.
         among: Names in the order that determines their styles. If `name` is not among them, it is
             treated as a family. Each family has the same style in every figure.
     """
@@ -166,7 +169,8 @@ def label_width_chars(width: float, smaller: float) -> int:
     Args:
         width: Width of the panel in inches on a screen. Within `page`, the width of the page is
             used instead.
-        smaller: Text size of the figure divided by the text size of the names, as for `names`.
+        smaller: Text size of the figure divided by the text size of the names; more than 1.0 if the
+            names are smaller than the other text.
     """
     return fitting_chars(
         0.46 * (_PAGE_WIDTH.get() or width), float(rcParams["font.size"]) / smaller
@@ -219,7 +223,12 @@ def _legend_columns(texts: Sequence[str], max_chars: int) -> int:
 
 
 def add_caveats(drawn: Figure, caveats: Sequence[str]) -> None:
-    """Write caveats above the panels of a figure, in small italics."""
+    """Write caveats above the panels of a figure, in small italics.
+
+    Args:
+        drawn: The figure.
+        caveats: The sentences, one per line.
+    """
     size = float(rcParams["font.size"]) / 1.2
     chars = fitting_chars(0.98 * drawn.get_figwidth(), size)
     text = _wrap("\n".join(caveats), chars)
@@ -233,7 +242,7 @@ def handle(label: str, **how: Any) -> Line2D:
 
     Args:
         label: Text of the entry.
-        **how: Arguments of `Line2D`.
+        **how: Arguments of Matplotlib's `Line2D`.
     """
     return Line2D([], [], label=label, **({"linestyle": "none"} | how))
 
@@ -287,7 +296,15 @@ def color_bar(
     label: str,
     format_value: Callable[[float], str] = format_number,
 ) -> None:
-    """Draw the color bar of a scale to the right of the given panels."""
+    """Draw the color bar of a scale to the right of the given panels.
+
+    Args:
+        drawn: The figure.
+        axes: The panels.
+        norm: The color scale.
+        label: Label of the color bar.
+        format_value: Formats the number of a tick.
+    """
     bar: Any = drawn.colorbar(
         ScalarMappable(norm, SEQUENTIAL), ax=list(axes), fraction=0.04, pad=0.02, aspect=30
     )
@@ -301,7 +318,7 @@ def color_bar(
 
 
 def cell(axes: Axes) -> tuple[float, float]:
-    """Return width and height of a panel in inches, including its labels and title."""
+    """Return the width and height of a panel in inches, including its labels and title."""
     width, height = axes.figure.get_size_inches()  # type: ignore[union-attr]
     spec = axes.get_subplotspec()
     if spec is None:
@@ -311,7 +328,12 @@ def cell(axes: Axes) -> tuple[float, float]:
 
 
 def fitting_chars(inches: float, size: float) -> int:
-    """Return how many characters fit into a width in inches, at a text size in points."""
+    """Return how many characters fit into a width.
+
+    Args:
+        inches: The width in inches.
+        size: Text size in points (1/72 inch).
+    """
     return int(72 * inches / (0.55 * size))
 
 
@@ -334,7 +356,8 @@ def finish(
         y: Label of the vertical axis.
         logs: Axes with a logarithmic scale: "x" or "y" -> function that formats the numbers at the
             ticks of this axis. None if both scales are linear.
-        shares: Axes whose numbers are shares, shown in percent: "x", "y" or "xy"; empty for none.
+        shares: Axes whose numbers are shares, shown in percent: "x", "y" or "xy"; empty if no axis
+            shows shares.
         grid: Axes that have grid lines.
     """
     axis_by_name = {"x": axes.xaxis, "y": axes.yaxis}
@@ -356,17 +379,21 @@ def finish(
 
 
 def fits(chars: int, inches: float) -> bool:
-    """Return whether `chars` characters of small text fit into a width in inches."""
+    """Return whether a line of small text fits into a width.
+
+    Args:
+        chars: Number of characters of the line.
+        inches: The width in inches.
+    """
     return chars <= fitting_chars(inches, float(rcParams["font.size"]) / 1.2)
 
 
 def filled(text: str, inches: float) -> str:
-    """Return a text wrapped to a width in inches."""
+    """Return a text wrapped to a width in inches, at the size of a title."""
     return _wrap(text, fitting_chars(inches, 1.1 * float(rcParams["font.size"])))
 
 
 def _wrap(text: str, max_chars: int) -> str:
-    """Return a text in which each line is wrapped to a number of characters."""
     width = max(5, max_chars)
     lines = [textwrap.fill(line, width, break_long_words=False) for line in text.split("\n")]
     return "\n".join(lines)
@@ -413,11 +440,11 @@ class Coloring:
         yield missing, look(None)
 
     def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
-        """Draw the legend of the colors.
+        """Draw the legend or the color bar that explains the colors.
 
         Args:
-            drawn: The figure. Without a color map, the legend is below all of its panels.
-            axes: The panels next to which the color bar is drawn if a color map is used.
+            drawn: The figure. The legend of distinct values is below all of its panels.
+            axes: The panels next to which the color bar of a color map is drawn.
         """
         if self.norm is not None:
             color_bar(drawn, axes, self.norm, self.label)
@@ -435,6 +462,9 @@ def coloring(values: pd.Series, name: str) -> Coloring:
     Args:
         values: All values of the column, from all panels.
         name: Name of the column.
+
+    Returns:
+        The colors and the label of the column.
     """
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _MAX_STYLES:
@@ -480,15 +510,16 @@ def marks(
     y_ends: Sequence[ArrayLike] = (),
     **how: Any,
 ) -> None:
-    """Draw marks with their intervals.
+    """Draw marks, with bars for their intervals.
 
     Args:
         axes: The panel.
         x: Horizontal positions (n,).
         y: Vertical positions (n,).
-        x_ends: Lower and upper ends of horizontal intervals; an end that is not finite has no bar.
-        y_ends: Lower and upper ends of vertical intervals.
-        **how: Arguments of `Axes.errorbar`.
+        x_ends: Two arrays (n,): the lower and the upper ends of horizontal intervals. An end that
+            is not finite has no bar. Empty for no bars.
+        y_ends: The same for vertical intervals.
+        **how: Arguments of Matplotlib's `Axes.errorbar`.
     """
     how = dict[str, Any](linestyle="none", markersize=5, capsize=2.5, elinewidth=1.2) | how
     for name, middle, ends in (("xerr", x, x_ends), ("yerr", y, y_ends)):
@@ -505,8 +536,7 @@ def ends_of(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return a quantity and the ends of its interval in the form that `forest` needs.
 
     Args:
-        table: Table with the columns `name`, `name_low` and `name_high`, where `name` stands for
-            the argument.
+        table: Table with the columns `<name>`, `<name>_low` and `<name>_high`.
         name: Name of the quantity.
 
     Returns:

@@ -15,8 +15,9 @@ def is_share(metric: str, unit: str, values: Iterable[float] = ()) -> bool:
 
     Args:
         metric: Name of the metric.
-        unit: Its unit; a share has none, or "1".
-        values: Values to format. If any is 10 or more in size, the metric is not a share.
+        unit: Its unit; a share has no unit, so "" or "1".
+        values: Values to format. If the absolute value of any is 10 or more, the metric is not a
+            share.
     """
     has_share_name = any(part in metric for part in _SHARE_NAMES)
     is_small = all(abs(value) < 10 for value in values if math.isfinite(value))
@@ -67,7 +68,14 @@ def format_setting(value: object) -> str:
 
 
 def format_distinct(*numbers: float) -> list[str]:
-    """Format numbers with three digits, or with four or five if needed to distinguish them."""
+    """Format numbers with three digits, or with four or five if needed to distinguish them.
+
+    Args:
+        *numbers: The numbers.
+
+    Returns:
+        The texts in the same order.
+    """
     distinct = len({f"{number:.5g}" for number in numbers})
     texts: list[str] = []
     for digits in (3, 4, 5):
@@ -89,8 +97,8 @@ def format_with_interval(
     """Format a value with its 95% interval, such as "5.3x (95% CI 3.9x to 7.2x)".
 
     Args:
-        estimate: The value and the ends of its interval. If an end is not finite, only the value is
-            shown.
+        estimate: The value, and the lower and upper end of its interval. If an end is not finite,
+            only the value is shown.
         format_value: Formats a number.
         note: Text inside the parentheses, after the interval.
     """
@@ -117,7 +125,8 @@ def format_percent_interval(estimate: tuple[float, float, float]) -> str:
     """Format a share with its interval, such as "42.6% (36.1% to 49.3%)".
 
     Args:
-        estimate: The share and the ends of its interval. An end that is not finite is "unknown".
+        estimate: The share, and the lower and upper end of its interval. An end that is not finite
+            becomes "unknown".
     """
     value, low, high = estimate
     text = format_number(value, share=True, digits=3)
@@ -150,7 +159,7 @@ def _round_significant(value: float, digits: int) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Format a time with three digits: "2.5 s", or "12.3 ms" below a tenth of a second."""
+    """Format a time in seconds with three digits: "2.5 s", or "12.3 ms" below 0.1 s."""
     if value >= 0.1:
         return format_number(value, "s", digits=3)
     return format_number(1000 * value, "ms", digits=3)

@@ -34,17 +34,25 @@ _RANGES = 12
 
 
 class Axis(NamedTuple):
-    """One axis of a map: its column, and the labels of its cells in order."""
+    """One axis of a heat map.
+
+    Attributes:
+        column: The hyperparameter that the axis shows.
+        labels: Labels of the positions along the axis, in order.
+    """
 
     column: str
     labels: tuple[str, ...]
 
 
 class HeatMaps(NamedTuple):
-    """A map for each family on each device, on shared axes.
+    """A heat map for each model family on each device, on shared axes.
+
+    A point is one configuration to measure; its value is the median over its replicates. A cell
+    holds the points with the same position on both axes.
 
     Attributes:
-        metric: The metric.
+        metric: Name of the metric.
         unit: Its unit.
         x: The horizontal axis.
         y: The vertical axis.
@@ -62,9 +70,10 @@ class HeatMaps(NamedTuple):
             - `memory`: the number of failed points that ran out of memory;
             - `outcome`: "ok" if any point ran, else the most frequent outcome;
             - `measured`, only in a predicted map: the number of measured points.
-        points: The points in the cells.
-        notes: Number of points per cell and the settings that vary among them, by name of the map.
-        omitted: Groups without a map, with the reason.
+        points: The points in the cells, one row each.
+        notes: Name of a map, such as "fc on TPU v2" -> a note on the number of points per cell, and
+            on the settings that vary among them.
+        omitted: Families on devices without a map, with the reason.
         run_ids: Ids of the runs of the points.
     """
 
@@ -84,17 +93,25 @@ class HeatMaps(NamedTuple):
             yield f"{family} on {device}", cells
 
     def unmeasured(self, cells: pd.DataFrame) -> int:
-        """Return the number of cells of a map without any point."""
+        """Return the number of empty cells of a map: those without any run.
+
+        Args:
+            cells: The cells of the map, as `maps` yields them.
+        """
         return len(self.x.labels) * len(self.y.labels) - len(cells)
 
 
 def choose_axes(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Choose axes for maps of all families.
+    """Choose two hyperparameters as the axes of the heat maps of each model family.
+
+    Args:
+        rows: One row per run.
 
     Yields:
         Families that are swept over the same options and therefore share a map, and the columns of
-        its two axes. These are the first two columns that vary, in the order batch size, swept
-        options, other options of the model. An axis is empty if too few columns vary.
+        its horizontal and vertical axis. These are the first two columns that vary, in the order
+        batch size, swept options, other options of the model. An axis is empty if too few columns
+        vary.
     """
     kinds: dict[object, list[str]] = {}
     for name in families_of_examples(rows):
@@ -123,24 +140,26 @@ def choose_axes(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]
 def make_heat_maps(
     frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *, pool: bool = False
 ) -> HeatMaps:
-    """Compute the median of a metric over the cells of two hyperparameters.
+    """Compute the median of a metric for each pair of values of two hyperparameters.
 
-    The value of a point is the median over its ok replicates; the value of a cell is the median
-    over its points. A numeric axis with more than 24 values is cut into 12 ranges of equal width.
-    If its values are positive and span a factor of ten or more, the ranges have equal width on a
+    Each pair of values is a cell of the map. A point is one configuration to measure. The value of
+    a point is the median over its successful replicates, and the value of a cell is the median over
+    its points. A numeric axis with more than 24 values is cut into 12 ranges of equal width. If its
+    values are positive and span a factor of ten or more, the ranges have equal width on a
     logarithmic scale.
 
     Args:
         frame: One row per run.
-        x: Hyperparameter of the horizontal axis.
+        x: Hyperparameter of the horizontal axis, such as "nodes" or "model.nodes".
         y: Hyperparameter of the vertical axis.
-        metric: The metric; None for the default of `choose_metric`.
-        pool: Whether heterogeneous runs may be pooled.
+        metric: Name of the metric; None for the default of `choose_metric`.
+        pool: Whether runs of different environments or timing protocols may share a map.
 
     Raises:
         ConfigError: If a column or the metric does not exist.
-        InsufficientData: If no group has data for a map.
-        HeterogeneousError: If the runs of a group are heterogeneous and `pool` is false.
+        InsufficientData: If no family on any device has data for a map.
+        HeterogeneousError: If the runs of a map differ in environment or protocol, and `pool` is
+            false.
     """
     metric = _resolve_metric(frame, metric)
     if metric not in frame:
@@ -204,7 +223,7 @@ def _resolve_metric(frame: pd.DataFrame, metric: str | None) -> str:
 
 
 def _has_content(rows: pd.DataFrame, metric: str) -> bool:
-    """Return whether a map of these runs would show any value or outcome."""
+    """Return whether a map of these runs would show any value of the metric, or any outcome."""
     ran = is_ok(rows)
     if not ran.any():
         return True
@@ -238,7 +257,6 @@ def _describe_cells(points: pd.DataFrame, axes: Collection[str]) -> str:
 
 
 def _make_cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataFrame:
-    """Return the rows of `HeatMaps.cells`."""
     points = points.assign(
         failed=~points["ok"],
         memory=points["outcome"].isin(MEMORY_OUTCOMES),
@@ -271,7 +289,7 @@ def _make_cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataF
 
 
 def _most_frequent_outcome(outcomes: pd.Series) -> str:
-    """Return "ok" if any point is ok, else the most frequent outcome.
+    """Return "ok" if it occurs among the outcomes, else the most frequent outcome.
 
     Among equally frequent outcomes, the first in alphabetical order is returned.
     """
@@ -306,7 +324,10 @@ def _make_range_axis(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
 
 
 def _sort_key(value: object) -> tuple[int, Sequence[object]]:
-    """Return a sort key: numbers first, then lists of blocks by their total, then other text."""
+    """Return a key that sorts numbers first, then lists of block counts, then other text.
+
+    Lists of block counts, such as "[3, 4, 6, 3]", are sorted by their total.
+    """
     # In a column that contains lists, numbers are text as well.
     with contextlib.suppress(ValueError):
         return 0, [float(value)]  # type: ignore[arg-type]
@@ -317,7 +338,14 @@ def _sort_key(value: object) -> tuple[int, Sequence[object]]:
 
 
 class _OutcomeStyle(NamedTuple):
-    """Text, hatch and color of a cell in which no point ran, and its text in the legend."""
+    """Style of a cell whose points all failed in the same way, such as out of memory.
+
+    Attributes:
+        letters: Text in the cell.
+        text: Text in the legend.
+        hatch: Matplotlib's pattern of the hatching.
+        color: Color of the background.
+    """
 
     letters: str
     text: str
@@ -343,11 +371,12 @@ _LOGARITHMIC_RATIO = 30.0  # ratio of largest to smallest value above which colo
 
 
 def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
-    """Draw a map for each family and device.
+    """Draw a heat map for each model family and device.
 
-    Cells show their median; "2/5 OOM" below it means that two of five points ran out of memory.
-    Cells without points are empty. Colors are logarithmic if values differ by more than a factor of
-    30. If a page is too narrow for the numbers, the colors alone show the values.
+    A cell shows the median of the metric over its points (configurations). "2/5 OOM" below it means
+    that two of five points ran out of memory. Cells without points are empty. Colors are
+    logarithmic if values differ by more than a factor of 30. If a page is too narrow for the
+    numbers, the colors alone show the values.
     """
     named_cells = list(maps.maps())
     values = maps.cells["value"]
@@ -453,7 +482,6 @@ def _draw_cell(
 
 
 def _draw_outcome(axes: drawing.Axes, cell: Any, *, has_text: bool) -> None:
-    """Draw a cell in which no point ran."""
     style = _outcome_style(cell.outcome)
     corner = (cell.i - 0.5, cell.j - 0.5)
     axes.add_patch(

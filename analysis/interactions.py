@@ -2,8 +2,8 @@
 
 A regression with a product term for each pair of hyperparameters shows interactions. If it explains
 the logarithm of the metric, the effects of two hyperparameters without an interaction multiply. For
-example, if two optimizations alone give speedups of 3x and 2x, the interaction is the speedup of
-both together divided by 6.
+example, suppose that two optimizations alone give speedups of 3x and 2x. The interaction is then
+the speedup of both together divided by 6.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ _FALSE_POSITIVE_RATE = 0.05
 
 @dataclass(frozen=True)
 class Interactions:
-    """The product terms of a regression.
+    """Fit of a metric on hyperparameters and on the products of all pairs of them.
+
+    Each term of the regression encodes one hyperparameter, or the product of two.
 
     Attributes:
         regression: The regression on single terms and products.
-        columns: (n, k) the values of the k terms of the regression, products included.
+        columns: (n, k) the values of the k terms, products included, at n points.
         pairs: The two terms of each product, by name of the product.
         weights: A row per product as in `Regression.weights`, the largest absolute weight first,
             with these further columns:
@@ -67,19 +69,21 @@ def fit_interactions(
 ) -> Interactions:
     """Fit a metric on hyperparameters and on the products of all pairs of them.
 
-    The factors of a product are centered, so the weight of a single term remains the slope at the
-    mean of the other terms.
+    A term is a column of the regression that encodes a hyperparameter, such as its logarithm or an
+    indicator. The factors of a product are centered, so the weight of a single term remains the
+    slope at the mean of the other terms.
 
     Args:
-        design: (n, k) the single terms.
+        design: (n, k) the single terms, one row per point (measured configuration).
         values: (n,) the metric.
         owners: Hyperparameter that each term encodes, by term. Two indicators of the same
             hyperparameter have no product.
         logarithmic: Terms that are logarithms.
         is_log: Whether to explain the logarithm of the metric.
-        levels: Levels that the points share; None for independent points.
+        levels: Levels, such as a batch size, that several points share; None for independent
+            points.
         when: When the points were measured; None if unknown.
-        priors: Priors of the scatter; None for the priors of shared machines.
+        priors: Prior distributions of the measurement scatter; None for those of shared machines.
 
     Raises:
         InsufficientData: If fewer than two hyperparameters vary, or there are too few points.
@@ -121,7 +125,7 @@ def fit_interactions(
 
 
 def _adjusted(weights: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of p-values, adjusted for the number of products."""
+    """Return a column of p-values, adjusted for the number of rows."""
     return adjust_p_values(weights[name].to_numpy())
 
 
@@ -141,8 +145,14 @@ def _add_combined(
 ) -> None:
     """Fill the columns `combined`, `combined_low` and `combined_high` of `weights` in place.
 
-    A change doubles a hyperparameter whose term is a logarithm. It increases any other term, such
-    as an indicator, by 1.
+    They hold the factor by which the effect of two changes together differs from the product of
+    their single effects. A change doubles a hyperparameter whose term is a logarithm. It increases
+    any other term, such as an indicator, by 1.
+
+    Args:
+        weights: A row per product of terms, as in `Interactions.weights`.
+        pairs: The two terms of each product, by name of the product.
+        logarithmic: Terms that are logarithms.
     """
     for name, row in weights.iterrows():
         if row["weight"] == 0:
@@ -161,7 +171,7 @@ def describe_interactions(interactions: Interactions, r2_without: float) -> Iter
 
     Args:
         interactions: Result of `fit_interactions`.
-        r2_without: Held-out R2 of the fit without interactions.
+        r2_without: R² on held-out points of the fit without interactions.
     """
     weights = interactions.weights
     by_verdict = dict(iter(weights.groupby("verdict", sort=False)))

@@ -59,17 +59,28 @@ _DROPPED_PREFIXES = (
 
 
 class IntervalEnds(NamedTuple):
-    """Columns of an interval: its upper end, and its value (empty if absent)."""
+    """Columns of an interval, apart from that of its lower end.
+
+    Attributes:
+        high: Column of the upper end.
+        value: Column of the value that the interval belongs to; empty if there is no such column.
+    """
 
     high: str
     value: str
 
 
 def interval_ends(names: Sequence[str]) -> dict[str, IntervalEnds]:
-    """Return the columns of each interval, by the column of its lower end.
+    """Find the columns of a table that form intervals.
 
     The value of "speedup_low" is in "speedup". If there is no such column, the value is in the
     closest preceding column that is neither an end of an interval nor a percentile.
+
+    Args:
+        names: The columns of the table, in order.
+
+    Returns:
+        Column of the lower end -> the columns of the upper end and of the value.
     """
     ends_by_low: dict[str, IntervalEnds] = {}
     highs = {name: f"{name.removesuffix('low')}high" for name in names if _LOW_END.search(name)}
@@ -109,7 +120,7 @@ def label(column: str) -> str:
 
 
 def not_recorded(column: str) -> str:
-    """Return the text for a missing value, such as "device not recorded"."""
+    """Return the text that replaces a missing value of a column, such as "device not recorded"."""
     return f"{label(column)} not recorded"
 
 

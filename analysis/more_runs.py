@@ -33,15 +33,16 @@ _PRESETS = ("quick",)
 
 
 def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, margin: float) -> str:
-    """Describe the further runs that would decide a comparison with its estimated ratio.
+    """Describe the further runs that would decide whether A or B is faster.
 
-    The text is that of `describe_runs_for`; it is empty if no point was measured on both sides.
+    The estimated ratio of A to B is assumed to be true. The text is that of `describe_runs_for`. It
+    is empty if no point (configuration) was measured on both sides.
 
     Args:
-        a: Runs of A.
-        b: Runs of B.
+        a: Runs of A, one row each.
+        b: Runs of B, one row each.
         contrast: The points that both sides measured.
-        margin: Largest relative difference that counts as equal.
+        margin: Largest relative difference that counts as equal, such as 0.05 for 5%.
     """
     if not len(contrast.pairs):
         return ""
@@ -51,19 +52,23 @@ def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, mar
 def describe_runs_for(
     a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, distance: float, margin: float
 ) -> str:
-    """Describe the further runs that would decide a comparison with a given mean log ratio.
+    """Describe the further runs that would decide a comparison of A and B with a given ratio.
+
+    A point is one configuration to measure.
 
     Args:
-        a: Runs of A.
-        b: Runs of B.
+        a: Runs of A, one row each.
+        b: Runs of B, one row each.
         contrast: The points that both sides measured.
-        distance: The mean log ratio, or its distance from the bound that decides the verdict.
-        margin: Largest relative difference that counts as equal.
+        distance: Mean over points of log(A / B), or its distance from the bound that decides the
+            verdict.
+        margin: Largest relative difference that counts as equal, such as 0.05 for 5%.
 
     Returns:
         The number of runs per side, their duration and the command that measures them, as text. If
-        up to `_MAX_RUNS` runs do not suffice, the text proposes shared or further sessions, or
-        states that runs do not suffice. It is empty if the contrast has no evidence.
+        up to `_MAX_RUNS` runs do not suffice, the text proposes to measure both sides in one
+        session or in more sessions. If that cannot help either, it says that more runs would not
+        decide. It is empty if `contrast` has no evidence on the scatter of its runs.
     """
     if contrast.evidence is None:
         return ""
@@ -84,14 +89,16 @@ def describe_runs_for(
 
 
 def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
-    """Return how many further runs of each point per side would decide a comparison.
+    """Return how many further runs of each point per side would decide a comparison of A and B.
 
-    The estimated ratio is assumed to be true. Further runs reduce only the scatter of processes.
+    A point is one configuration to measure. The estimated ratio of A to B is assumed to be true.
+    Further runs reduce only the scatter between processes.
 
     Args:
         contrast: The points that both sides measured.
-        mean: Mean log ratio, or its distance from the bound that decides the verdict.
-        margin: Largest relative difference that counts as equal.
+        mean: Mean over points of log(A / B), or its distance from the bound that decides the
+            verdict.
+        margin: Largest relative difference that counts as equal, such as 0.05 for 5%.
 
     Returns:
         The number of runs; None if _MAX_RUNS do not suffice.
@@ -114,7 +121,14 @@ def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
 
 
 def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast, distance: float) -> str:
-    """Propose to measure both sides in the same session, or if no command can, more sessions."""
+    """Propose a command that measures both sides in one session, or else a number of sessions.
+
+    Args:
+        sides: The ok runs of A and of B.
+        contrast: The points that both sides measured.
+        distance: Mean over points of log(A / B), or its distance from the bound that decides the
+            verdict.
+    """
     command = measuring_command(sides, contrast.pairs, 2)
     if command:
         seconds = 2 * sum(_seconds_per_replicate(side, contrast.pairs) for side in sides)
@@ -132,15 +146,18 @@ def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast, dist
 def describe_more_values(
     sides: Sequence[pd.DataFrame], points: pd.DataFrame, name: str, count: int
 ) -> str:
-    """Propose a sweep of further values of a hyperparameter; empty if no command can measure it.
+    """Propose a sweep of further values of a hyperparameter.
 
-    The values lie between the measured ones, on a logarithmic scale.
+    The values lie between the measured ones, at about equal distances on a logarithmic scale.
 
     Args:
         sides: The runs of each side; one or two sides.
-        points: The points, one row each.
-        name: The hyperparameter.
+        points: The measured configurations, one row each.
+        name: Column of the hyperparameter.
         count: Number of values after the sweep, including the measured ones.
+
+    Returns:
+        The duration and the command of the sweep, as text; empty if no command can measure it.
     """
     measured = [side[is_ok(side)] for side in sides]
     command = measuring_command(measured, points, 1)
@@ -164,10 +181,15 @@ def describe_more_values(
 
 
 def describe_sessions(runs: pd.DataFrame, sessions: int) -> str:
-    """Propose to measure the points of one side again in a number of further sessions.
+    """Propose to repeat runs in a number of further sessions.
+
+    Args:
+        runs: The runs, one row each.
+        sessions: Number of sessions.
 
     Returns:
-        The number and duration of the sessions, and the command of a session if there is one.
+        The number and duration of the sessions, and the command of a session if there is one, as
+        text.
     """
     measured = runs[is_ok(runs)]
     points = measured.drop_duplicates("point_id")
@@ -181,14 +203,15 @@ def describe_sessions(runs: pd.DataFrame, sessions: int) -> str:
 
 
 def measuring_command(sides: Sequence[pd.DataFrame], pairs: pd.DataFrame, more: int) -> str:
-    """Return the command of a sweep that measures the points again on both sides.
+    """Return the command of a sweep that repeats configurations on both sides of a comparison.
 
-    It is empty if one sweep cannot measure both sides, or the points are of several families.
+    It is empty if one sweep cannot measure both sides, or if the configurations belong to several
+    model families.
 
     Args:
         sides: The ok runs of A and of B.
-        pairs: The points that both sides measured.
-        more: Number of further runs of each point.
+        pairs: The configurations that both sides measured, one row each.
+        more: Number of further runs of each configuration.
     """
     families = pairs["family"].dropna().unique()
     if len(families) != 1 or families[0] not in FAMILIES:
@@ -224,7 +247,12 @@ def _format_values(column: pd.Series) -> str:
 
 
 def _seconds_per_replicate(runs: pd.DataFrame, pairs: pd.DataFrame) -> float:
-    """Return the estimated seconds for one more run of every paired point; 0 if unknown."""
+    """Return the estimated seconds for one more run of every configuration; 0 if unknown.
+
+    Args:
+        runs: Runs of one side, with their start and end times.
+        pairs: The configurations, one row each.
+    """
     if "end_time" not in runs or "start_time" not in runs:
         return 0.0
     seconds = (runs["end_time"] - runs["start_time"]).dt.total_seconds().median()

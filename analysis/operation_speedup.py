@@ -1,8 +1,9 @@
 """Speedup of A over B by type of operation, and the limits of operations (`speedup --operations`).
 
-This is the paper's Figure 6: speedups over arithmetic intensity. Memory limits an operation left of
-the ridge, so its speedup shows the gain in memory bandwidth. The input is the tables of
-`analysis.store.load.load_types`, paired by point and type of operation.
+This is Figure 6 of the ParaDnn paper: speedups over arithmetic intensity. Memory limits an
+operation whose intensity is below the ridge point of the roofline. Its speedup then shows the gain
+in memory bandwidth. The input is the tables of `analysis.store.load.load_types`, paired by point
+and type of operation. A point is one configuration to measure.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _RUN_COLUMNS = ("run_id", "family", "device", "outcome", *_SESSION_COLUMNS, "sou
 
 
 class Level(StrEnum):
-    """Limit of an operation on both sides; tables contain the values."""
+    """What limits an operation on both sides of a comparison; tables contain the values."""
 
     COMPUTE = "compute-bound"
     MATMUL = "memory-bound MatMul"
@@ -55,13 +56,20 @@ class Level(StrEnum):
 
 
 class OperationSpeedup(NamedTuple):
-    """Speedups of operation types.
+    """Speedups of A over B by type of operation, such as MatMul.
+
+    A point is one configuration that was measured on A and on B. A level is what limits an
+    operation on both sides, such as memory bandwidth.
 
     Attributes:
-        operations: A row for each type of operation in each pair of points. It has the columns of
-            `pairing.pair` (a and b in FLOP/s); `operation_type`; `arithmetic_intensity` (FLOP/B,
-            the geometric mean of both sides); `share`, the larger of its shares of the time on A
-            and on B; `bandwidth_gain`; and `level`, a value of `Level`.
+        operations: A row for each type of operation in each point. It has these columns:
+
+            - those of `pairing.pair`, with `a` and `b` in FLOP/s;
+            - `operation_type`;
+            - `arithmetic_intensity` in FLOP/B, the geometric mean of both sides;
+            - `share`, the larger of its shares of the time on A and on B;
+            - `bandwidth_gain`, the bandwidth of A relative to B;
+            - `level`, a value of `Level`.
         levels: A row for each level: number of operations and of points, geometric mean of the
             speedup with its interval, and for memory-bound levels the mean `bandwidth_gain`.
         gain: The bandwidth gain with its interval; NaN without memory-bound operations.
@@ -79,14 +87,16 @@ class OperationSpeedup(NamedTuple):
 def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]) -> Result:
     """Compare the operations of profiled runs of A and of B.
 
-    The limits of operations follow from the ridge points (FLOP/B) of both sides' roofs. If a ridge
-    point is unknown, none is used. An operation that is memory-bound on only one side could
-    otherwise be classified as memory-bound on both.
+    The ridge point of a roofline (FLOP/B) separates operations that memory limits from those that
+    arithmetic limits. If the ridge point of one side is unknown, none is used. An operation that is
+    memory-bound on only one side could otherwise be classified as memory-bound on both.
 
     Args:
         sides: The runs of A and B.
-        on: Columns that identify a point; None for those that both sides share.
-        store: The stores with the operation tables and ceilings.
+        on: Columns that identify the same configuration on both sides; None for all that both
+            share.
+        store: Addresses of the stores with the operation tables, and with the measured peak rates
+            and bandwidths; empty for the default store.
 
     Raises:
         InsufficientData: If no operations can be paired.
@@ -116,7 +126,7 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
 
 
 def _answer(speedup: OperationSpeedup, sides: Sides) -> AnalysisAnswer:
-    """State the geometric mean of the speedup at the level with the most operations."""
+    """State the geometric mean of the speedup for the limit that applies to the most operations."""
     name_a, name_b = sides.display_names
     row = speedup.levels.sort_values("operations", ascending=False, kind="stable").iloc[0]
     ends = tuple(float(row[f"geometric_mean{end}"]) for end in ("", "_low", "_high"))
@@ -173,11 +183,14 @@ def operation_speedup(
     ridges: Sequence[float] = (),
     on: Sequence[str] | None = None,
 ) -> OperationSpeedup:
-    """Pair the operation types of two sides by point and type, and find their limits.
+    """Compare the operation types of A and B, and find what limits them.
 
-    speedup = FLOP/s of A / FLOP/s of B while the operation runs. As in the paper, an operation
-    counts only if it has FLOPs and a rate on both sides. It must also take at least `MINIMUM_SHARE`
-    of the time on one side.
+    Operations are paired if they have the same type and belong to the same point (configuration to
+    measure).
+
+    speedup = FLOP/s of A / FLOP/s of B while the operation runs. As in the ParaDnn paper, an
+    operation counts only if it has FLOPs and a rate on both sides. It must also take at least
+    `MINIMUM_SHARE` of the time on one side.
 
     The bandwidth gain of an operation is speedup x intensity on B / intensity on A, since FLOP/s =
     intensity x B/s. This excludes the part of a speedup that is due to a higher intensity, such as
@@ -190,15 +203,19 @@ def operation_speedup(
     point's operations counts once. The samples of the intervals are models and batch sizes.
 
     Args:
-        a: Runs of A.
-        b: Runs of B.
+        a: Runs of A, one row each.
+        b: Runs of B, one row each.
         types: Types of operation of these runs, as `load_types` returns them.
-        ridges: Ridge points of the sides in FLOP/B. An operation is memory-bound if its intensity
-            on both sides is below all of them, and compute-bound if it is above all of them.
-        on: Columns that identify a point; None for those that both sides share.
+        ridges: Ridge points of both rooflines in FLOP/B. An operation is memory-bound if its
+            intensity on both sides is below all of them, and compute-bound if it is above all of
+            them.
+        on: Columns that identify a point; None for all that both sides share.
+
+    Returns:
+        The speedup and the limit of each operation, and their means.
 
     Raises:
-        InsufficientData: If a side has no profiled operations, or nothing can be paired.
+        InsufficientData: If A or B has no profiled operations, or nothing can be paired.
     """
     rows_a = _rows("A", a, types)
     rows_b = _rows("B", b, types)
@@ -233,7 +250,13 @@ def operation_speedup(
 
 
 def identity_columns(runs: pd.DataFrame) -> list[str]:
-    """Return the columns that identify a run, its session, point and platform; no metrics."""
+    """Return the columns that state the id, session, configuration and platform of runs.
+
+    Columns of metrics are omitted.
+
+    Args:
+        runs: One row per run.
+    """
     return [
         name
         for name in map(str, runs)
@@ -264,10 +287,15 @@ def _by_level(operations: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
-    """Return a side's operations that have FLOPs and a rate, with the columns of their point.
+    """Return the operations of A or B that have FLOPs and a rate, with the columns of their runs.
+
+    Args:
+        name: "A" or "B".
+        side: Runs of A or B, one row each.
+        types: Types of operation of both sides.
 
     Raises:
-        InsufficientData: If the side has no such operation.
+        InsufficientData: If there is no such operation.
     """
     rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
@@ -294,13 +322,13 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
 
 
 def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
-    """Return the value of `Level` of each operation (n,).
+    """Return what limits each operation, as an array (n,) of the values of `Level`.
 
     Args:
         a: (n,) arithmetic intensities on A in FLOP/B.
         b: (n,) arithmetic intensities on B in FLOP/B.
         types: (n,) types of operation.
-        ridges: Ridge points of the sides in FLOP/B.
+        ridges: Ridge points of both rooflines in FLOP/B; empty if unknown.
     """
     low = min(ridges, default=-np.inf)
     high = max(ridges, default=np.inf)
@@ -312,7 +340,7 @@ def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float
 
 
 def _points(operations: pd.DataFrame) -> pd.Series:
-    """Number the pairs of points; all operations of a pair have the same number."""
+    """Number the configurations; all operations of a configuration have the same number."""
     result_columns = (
         *RESULT_COLUMNS,
         TYPE,
@@ -327,7 +355,7 @@ def _points(operations: pd.DataFrame) -> pd.Series:
 
 
 def _mean(rows: pd.DataFrame, column: str) -> Estimate:
-    """Return the geometric mean of a column over points, with its interval."""
+    """Return the geometric mean of a column with its interval; each configuration counts once."""
     if rows.empty:
         return Estimate(np.nan, np.nan, np.nan)
     points = _points(rows)
@@ -344,8 +372,14 @@ def draw_operations(
 ) -> drawing.Figure:
     """Draw the speedup of each operation over its arithmetic intensity.
 
-    Each level has its own mark, and its mean is a line over the intensities that it covers. Dashed
-    lines are ridge points.
+    Each limit, such as memory bandwidth, has its own mark. The mean speedup under a limit is a line
+    over the intensities of its operations. Dashed lines are ridge points.
+
+    Args:
+        speedup: The speedups.
+        ridges: Ridge points of the rooflines in FLOP/B.
+        a: Name of A.
+        b: Name of B.
     """
     drawn, (axes,) = drawing.panels(1, 8.0, 4.4)
     for row in speedup.levels.to_dict("records"):

@@ -1,4 +1,4 @@
-"""Operations of profiled runs under the roofs of their devices (`roofline --operations`).
+"""Operations of profiled runs under the rooflines of their devices (`roofline --operations`).
 
 The operations show which shares of the time are limited by memory, by arithmetic, by the links
 between devices, and by other causes. Each profiled run has a table of its operations
@@ -62,15 +62,16 @@ _MIN_STATED_SHARE = 5e-4  # smallest share of the time without a verdict that a 
 def place_operations(
     table: pd.DataFrame, roofs: Sequence[Roof]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Place operations under the roofs of their device and precision.
+    """Compare the FLOP/s of operations with the rate that their roofline allows.
 
-    The roofline does not limit exchanges between devices: their bytes cross links between devices,
-    and the rate of links is not one of its ceilings.
+    A roof has the peak FLOP/s and the memory bandwidth of a device at a precision. The verdict on
+    an operation states which of them limits it. The roof does not limit exchanges between devices:
+    their bytes cross links between devices, and the rate of links is not part of a roof.
 
     Args:
         table: One row per operation, or per type if there is no column `operation`, with run_id,
             device and precision.
-        roofs: The roofs.
+        roofs: A roof for each device and precision in the table.
 
     Returns:
         The placed operations, and the time of each run by verdict.
@@ -102,7 +103,14 @@ def place_operations(
 
 
 def _place_under_roof(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
-    """Place the operations under their roof; `placed` is false if rate or intensity is unknown."""
+    """Add the attainable rate, the verdict and further columns to the operations under a roof.
+
+    The column `placed` is false if the rate or the arithmetic intensity is unknown.
+
+    Args:
+        table: Operations of the device and precision of the roof.
+        roof: Peak FLOP/s and memory bandwidth.
+    """
     numbers = ["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
     name_column = "operation" if "operation" in table else "type"
     rows = table.assign(
@@ -136,15 +144,17 @@ def operations_of(
     pooled: str = "",
     unit: Unit = "crossed",
 ) -> OperationsResult:
-    """Place the operations of one profiled run, or the types of operation of all of them.
+    """Place the operations of one profiled run, or of all profiled runs, under their rooflines.
 
-    With `ALL` (the paper's Figure 3b), the replicates of a point are reduced to their medians.
+    For all runs, the rows are types of operation, as in Figure 3b of the ParaDnn paper. The
+    replicates of a configuration are reduced to their medians.
 
     Args:
-        run_id: Beginning of the id of a run, or `ALL`.
+        run_id: Beginning of the id of a run, or `ALL` for all profiled runs.
         frame: One row per run.
         store: Addresses of the stores of the runs; empty for the default store.
-        pooled: Differences among pooled runs; empty if none.
+        pooled: How runs differ that are analyzed together nevertheless; empty if they do not
+            differ.
         unit: What counts as one sample in the intervals.
 
     Raises:
@@ -179,7 +189,11 @@ def operations_of(
 
 
 def _read_types(frame: pd.DataFrame, store: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the profiled runs, one for each point, and their types of operation."""
+    """Return one profiled run for each configuration, and the types of operation of these runs.
+
+    Raises:
+        StoreError: If no run was profiled.
+    """
     from analysis.store.load import load_types
 
     runs = frame[is_ok(frame)]
@@ -197,9 +211,15 @@ def _read_types(frame: pd.DataFrame, store: Sequence[str]) -> tuple[pd.DataFrame
 def _aggregate_replicates(
     runs: pd.DataFrame, types: pd.DataFrame, keys: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the first run of each point, and the medians of each operation type over replicates.
+    """Return the first run of each configuration, and the medians of its operation types.
 
-    If a replicate lacks a type, its share of the time counts as 0.
+    The medians are over the replicates of the configuration. If a replicate lacks a type, its share
+    of the time counts as 0.
+
+    Args:
+        runs: Profiled runs, one row each.
+        types: Types of operation of these runs.
+        keys: Columns that identify a configuration.
     """
     first_ids = runs.groupby(list(keys), dropna=False, sort=False)["run_id"].transform("first")
     representative = dict(zip(runs["run_id"], first_ids, strict=True))
@@ -259,11 +279,11 @@ def _varying_sizes(runs: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OperationsResult(Result):
-    """Operations of one run, or types of operation of several, under their roofs.
+    """Operations of one run, or types of operation of several runs, under their rooflines.
 
     Attributes:
-        operations: The operations of `place_operations`.
-        models: The time of each run, of `place_operations`.
+        operations: The operations, as `place_operations` returns them.
+        models: The time of each run by what limits it, as `place_operations` returns it.
         levels: Levels, such as a batch size, that several models share.
     """
 
@@ -281,14 +301,14 @@ def make_result(
     single_run: str = "",
     **attributes: Any,
 ) -> OperationsResult:
-    """Return placed operations as a result.
+    """Return placed operations as a result with sentences and a figure.
 
     Args:
-        roofs: The roofs.
-        operations: The operations of `place_operations`.
-        models: The time of each run, of `place_operations`.
+        roofs: Peak FLOP/s and memory bandwidth for each device and precision.
+        operations: The operations, as `place_operations` returns them.
+        models: The time of each run by what limits it, as `place_operations` returns it.
         levels: Levels, such as a batch size, that several models share.
-        single_run: Name of the run, if the operations are from a single run.
+        single_run: Name of the run, if the operations are from a single run; else empty.
         **attributes: Further attributes of the result.
     """
     findings: list[Paragraph | str]
@@ -339,13 +359,16 @@ def _answer(
 
 
 def summarize_types(operations: pd.DataFrame) -> pd.DataFrame:
-    """Summarize the drawn operations by type.
+    """Summarize the operations that take a large enough share of the time to be drawn, by type.
+
+    Args:
+        operations: The operations, as `place_operations` returns them.
 
     Returns:
         One row per type, the most frequent first: type; operations; compute_bound, the number of
         those that arithmetic limits; between_devices, whether they move bytes between devices;
-        lowest_intensity and highest_intensity (FLOP/B); roof_share, the median; roof_share_best,
-        the maximum; share, the median share of the time.
+        lowest_intensity and highest_intensity (FLOP/B); roof_share (rate relative to the roofline),
+        the median; roof_share_best, the maximum; share, the median share of the time.
     """
     rows = operations[operations["drawn"]]
     rows = rows.assign(
@@ -368,13 +391,22 @@ def summarize_types(operations: pd.DataFrame) -> pd.DataFrame:
 def median_time(models: pd.DataFrame, levels: Levels, *columns: str) -> Estimate:
     """Return the median over models of a share of the time, with its 95% interval.
 
-    The share of a model is the sum of `columns`, such as the values of verdicts.
+    Args:
+        models: A row per model with shares of its profiled time, as `place_operations` returns
+            them.
+        levels: Levels, such as a batch size, that several models share.
+        *columns: Columns of `models`, such as "memory-bound", whose sum is the share of a model.
     """
     return crossed_quantile(models[list(columns)].sum(axis=1), levels)
 
 
 def _run_sentences(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
-    """State where a run's time goes, and how much time would be saved at the roofs."""
+    """State where a run's time goes, and how much time is saved if each operation reaches its roof.
+
+    Args:
+        operations: The operations of the run, as `place_operations` returns them.
+        time: Shares of the profiled time of the run, as `place_operations` returns them.
+    """
     shares = {name.value: time[name.value] for name in RoofVerdict if time[name.value] > 0}
     others = {
         "without FLOPs": time["without_flops"],
@@ -404,7 +436,7 @@ def _run_sentences(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[s
 def _type_sentences(
     operations: pd.DataFrame, models: pd.DataFrame, levels: Levels
 ) -> Iterator[Paragraph | str]:
-    """State what limits each type of operation, and the time by verdict."""
+    """State what limits each type of operation, and the time of models under each limit."""
     drawn = counted(int(operations["drawn"].sum()), "operation")
     head = (
         f"Drawn: {drawn} of {counted(len(models), 'model')}. These are the types of operation with "
@@ -440,7 +472,13 @@ def _type_sentence(row: dict[Any, Any]) -> str:
 
 
 class _TypeStyle(NamedTuple):
-    """Types of operation with the same style, and the label of their entry in the legend."""
+    """Style of the marks of some types of operation.
+
+    Attributes:
+        label: Label in the legend.
+        types: The types of operation with this style.
+        style: Keyword arguments for Matplotlib.
+    """
 
     label: str
     types: list[str]
@@ -448,7 +486,7 @@ class _TypeStyle(NamedTuple):
 
 
 def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> drawing.Figure:
-    """Draw the operations that take at least `MINIMUM_SHARE` of the time, in a panel per roof.
+    """Draw the operations that take at least `MINIMUM_SHARE` of the time, in a panel per roofline.
 
     For a single run, the area of a mark shows its share of the time.
     """

@@ -1,4 +1,4 @@
-"""Options of analyses and of the choice of runs: frozen dataclasses that define their arguments.
+"""Options of analyses, as frozen dataclasses that also define command-line arguments.
 
 A field made by `option` holds its help text, its bounds and its form on a command line.
 `add_arguments` adds the fields of a class to a parser, `read_arguments` reads the parsed ones, and
@@ -27,7 +27,10 @@ _RUNS = "selection of runs (F, P and O may be lists such as A,B)"
 
 
 def unit_option() -> Any:
-    """Return the option for the unit of replication: what counts as one sample in an interval."""
+    """Return a dataclass field for the option that sets what counts as one sample in an interval.
+
+    A sample is a model at a batch size, a model at all its batch sizes, or a single configuration.
+    """
     return option(
         "crossed",
         "what counts as a sample in intervals: models and batch sizes (crossed), models at these "
@@ -36,24 +39,32 @@ def unit_option() -> Any:
 
 
 def column_option(default: Any, text: str, metavar: str = "COLUMN", **settings: Any) -> Any:
-    """Return an option whose value names columns.
+    """Return a dataclass field for an option whose value names columns.
 
     Args:
         default: Default of the option.
         text: Its help text.
-        metavar: Its placeholder in --help.
+        metavar: Placeholder of the value in --help.
         **settings: Further entries of `Argument.metadata`.
     """
     return option(default, text, metavar=metavar, names="columns", **settings)
 
 
 def color_option(text: str) -> Any:
-    """Return the option for the column that colors the marks of a figure."""
+    """Return a dataclass field for the option that names the column by which marks are colored.
+
+    Args:
+        text: Its help text.
+    """
     return column_option(None, text, "C", aliases=("--colour",))
 
 
 def metric_option(purpose: str) -> Any:
-    """Return the option that names a metric, such as `metric_option("metric to predict")`."""
+    """Return a dataclass field for the option that names a metric.
+
+    Args:
+        purpose: Start of the help text, such as "metric to predict".
+    """
     default = "default: flops_utilization, else flops_per_second, else examples_per_second"
     return column_option(None, f"{purpose} ({default})", "M")
 
@@ -98,7 +109,15 @@ class Argument(NamedTuple):
         return self.flag
 
     def to_words(self, value: Any) -> list[str]:
-        """Return the words of a command line that set a value; empty for the default."""
+        """Return the words of a command line that set a value, such as ["--margin", "0.1"].
+
+        Args:
+            value: The value of the field.
+
+        Returns:
+            The words; empty if the value is None or the default. A positional argument is written
+            even if it has its default.
+        """
         if value is None or (value == self.default and not self.is_positional):
             return []
         if self.kind is bool:
@@ -118,9 +137,13 @@ class Argument(NamedTuple):
         return words
 
     def add_to(self, parser: Any) -> None:
-        """Add the argument to a parser.
+        """Add the argument to a parser or to an argument group of `argparse`.
 
-        The parser's default is None, which means the default of the dataclass.
+        An argument that is absent from the command line is parsed as None. It then gets the default
+        of the dataclass.
+
+        Args:
+            parser: The parser or group.
         """
         settings: dict[str, Any] = {"help": self._help_text()}
         if self.kind is bool:
@@ -138,7 +161,7 @@ class Argument(NamedTuple):
         parser.add_argument(self.flag, *aliases, default=None, dest=self.name, **settings)
 
     def _value_settings(self) -> dict[str, Any]:
-        """Return the settings of argparse for an argument that takes values."""
+        """Return the keyword arguments of `add_argument` for an argument that takes values."""
         parse: Any = self.kind
         if self.pairs:
             parse = partial(_parse_pair, self.metadata["metavar"])
@@ -164,7 +187,10 @@ class Argument(NamedTuple):
 
 
 def arguments(cls: type[Arguments]) -> list[Argument]:
-    """Return the arguments of a class of options, except those that are `shared`."""
+    """Return the command-line arguments of a class of options.
+
+    Fields that are `shared`, since another class defines their arguments, are omitted.
+    """
     hints = get_type_hints(cls)
     return [
         _make_argument(field, hints[field.name])
@@ -174,7 +200,6 @@ def arguments(cls: type[Arguments]) -> list[Argument]:
 
 
 def _make_argument(field: dataclasses.Field[Any], hint: Any) -> Argument:
-    """Return a field as an argument, given its type hint."""
     if NoneType in get_args(hint):
         hint = get_args(hint)[0]
     inner = get_args(hint)
@@ -203,7 +228,12 @@ def _make_argument(field: dataclasses.Field[Any], hint: Any) -> Argument:
 
 
 def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) -> None:
-    """Add the arguments of classes of options to a parser, under the headings they name."""
+    """Add the arguments of classes of options to a parser, under the headings that they name.
+
+    Args:
+        parser: The parser.
+        *classes: Classes of options, whose fields are the arguments.
+    """
     groups: dict[str, Any] = {"": parser}
     for cls in classes:
         for argument in arguments(cls):
@@ -214,7 +244,11 @@ def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) ->
 
 
 def read_arguments(cls: type[ArgumentsT], parsed: argparse.Namespace) -> ArgumentsT:
-    """Return the options of a parsed command line; options that were not given have defaults.
+    """Create options from a parsed command line; options that were not given have defaults.
+
+    Args:
+        cls: Class of the options.
+        parsed: Result of a parser with the arguments of the class.
 
     Raises:
         ConfigError: If a value is out of bounds, or not among the choices.
@@ -294,8 +328,10 @@ class Options(Arguments):
     """Options of every analysis.
 
     Attributes:
-        store: Addresses of the stores that tables of operations are read from. The runs themselves
-            come as a frame.
+        pool: Whether runs of different environments or timing protocols are analyzed together.
+        steady_only: Whether to exclude runs that are not steady, or whose machine did other work.
+        store: Addresses of the stores with tables of operations; empty for the default store. The
+            runs themselves are passed as a frame.
     """
 
     pool: bool = option(False, "pool runs of different environments or protocols", group=_RUNS)

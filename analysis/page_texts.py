@@ -28,7 +28,7 @@ _ADDRESS_COLUMNS = ("artifact_uri", "store")
 
 
 def to_plain_text(value: Any) -> Any:
-    """Return a value as the text that a template writes.
+    """Return a value as text that a template can write into a page.
 
     `Markup`, which is part of the page itself, is returned unchanged. Any other value becomes text
     without invisible characters, shortened to `_MAX_TEXT_LENGTH`.
@@ -47,10 +47,14 @@ def _without_invisible(text: str) -> str:
 
 
 def legible(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with column names and values that fit into a page and its figures.
+    """Shorten column names and values of a frame so that they fit into a page and its figures.
 
-    A text that is too long, or that contains invisible characters, is shortened and gets a digest,
-    so that different texts stay different.
+    A text that is too long, or that contains invisible characters, is shortened and gets a digest.
+    Different texts thus stay different. Columns of addresses, which the page does not show, are
+    left unchanged.
+
+    Args:
+        frame: One row per run.
     """
     changed: dict[str, pd.Series] = {}
     for name in frame.columns:

@@ -18,10 +18,10 @@ Row = Mapping[Any, Any]
 
 
 def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[str]:
-    """Return the name of each point: family, size, batch size, and the settings that vary.
+    """Return a name for each point: model family, size, batch size, and the settings that vary.
 
-    Names of models omit some sizes, such as the input size. Such a size is added if points would
-    otherwise share a name.
+    A point is one configuration to measure. Names of models omit some sizes, such as the input
+    size. Such a size is added if points would otherwise share a name.
 
     Args:
         points: One row per point, with all columns of the configuration.
@@ -80,12 +80,13 @@ def _names(
 def with_point_names(
     table: pd.DataFrame, points: pd.DataFrame, differing: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Return a table with the names of its points as the first column.
+    """Return a table of points (configurations to measure) with their names as the first column.
 
     Args:
         table: The table.
-        points: The points of its rows, in the same order; see `point_names`.
-        differing: See `point_names`.
+        points: The points of its rows in the same order, with all columns of the configuration.
+        differing: Configuration columns in which the two sides of a comparison differ, and which
+            `points` therefore lacks; see `point_names`.
     """
     named = table.copy(deep=False)
     named.insert(0, POINT, point_names(points, differing))
@@ -99,13 +100,13 @@ def _is_size(column: str) -> bool:
 def describe_rows(
     points: pd.DataFrame, names: Sequence[str], describe: Callable[[Row], str]
 ) -> list[str]:
-    """Return a description of every row, as text.
+    """Return a text for every row of a frame.
 
     Args:
-        points: One row per point.
-        names: The columns that a description depends on. `describe` is called once for all rows
-            with the same values in them.
-        describe: Returns the description of a row.
+        points: The frame, with one row per point (configuration to measure).
+        names: The columns that a text depends on. `describe` is called once for all rows with the
+            same values in them.
+        describe: Returns the text for a row.
     """
     rows = points[[name for name in dict.fromkeys(names) if name in points]]
     group = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
@@ -114,13 +115,13 @@ def describe_rows(
 
 
 def model_name(values: Row, batch: str = "") -> str:
-    """Return family and size of a model, such as "fc 4x1024", in the format of names of runs.
+    """Return family and size of a model, such as "fc 4x1024".
 
-    If this version does not know the family or one of its options, return the family alone.
+    If this version does not know the family or one of its options, the size is omitted.
 
     Args:
-        values: A row of a frame.
-        batch: Format of the batch size, such as " b{:.0f}", which is appended if the batch size is
+        values: A row of a frame of runs: column -> value.
+        batch: Format of the batch size, such as " b{:.0f}". It is appended if the batch size is
             known; empty to omit it.
     """
     family = str(values["family"])

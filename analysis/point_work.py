@@ -1,9 +1,9 @@
-"""The operations of measured points with their times, for the model of upgrades.
+"""The operations of measured points with their times, for the model of hardware upgrades.
 
-A profiled point has one operation for each type in its table of operations, and each operation has
-a measured time. The operations of other points are computed from their layers, and the step time
-is their only measured time. A point whose model this version cannot build counts as one operation
-with the recorded FLOPs and bytes.
+A point is one configuration that was measured. A profiled point has one operation for each type in
+its table of operations, and each operation has a measured time. The operations of other points are
+computed from their layers, and the step time is their only measured time. A point whose model this
+version cannot build counts as one operation with the recorded FLOPs and bytes.
 
 Waiting for input and exchanges between devices do not depend on the arithmetic and memory of a
 device. Their time is recorded separately as fixed time, and so is that of operations with unknown
@@ -45,7 +45,7 @@ _FIT_SETTINGS = ("family", "mode", "compile", "framework.name", "model.direction
 
 
 class _TimedPart(NamedTuple):
-    """One measured time of a point, with its operations.
+    """One measured time of a point (measured configuration), with the operations that it covers.
 
     Attributes:
         point: Position of the point among the points with known work.
@@ -64,6 +64,9 @@ class _TimedPart(NamedTuple):
 class PointWork:
     """Operations and measured times of points.
 
+    A point is one measured configuration. A fit estimates the FLOP/s, the memory bandwidth and the
+    overhead of a group of times. Fixed time, such as waiting for input, depends on none of them.
+
     Attributes:
         points: The p points, one row each.
         work: The operations and the m measured times.
@@ -81,7 +84,11 @@ class PointWork:
     profiled: np.ndarray
 
     def restricted(self, is_kept: np.ndarray) -> PointWork:
-        """Return the work of the points for which `is_kept` (p,) is true."""
+        """Return the work of some points only.
+
+        Args:
+            is_kept: (p,) whether each point is kept.
+        """
         is_chosen = is_kept[self.point]
         positions = np.cumsum(is_kept) - 1
         return PointWork(
@@ -94,7 +101,11 @@ class PointWork:
         )
 
     def selected(self, is_chosen: np.ndarray) -> TimedWork:
-        """Return the operations and times for which `is_chosen` (m,) is true."""
+        """Return some of the measured times, with their operations.
+
+        Args:
+            is_chosen: (m,) whether each measured time is chosen.
+        """
         from paradnn.forecast.upgrades import TimedWork
 
         work = self.work
@@ -110,14 +121,17 @@ class PointWork:
 
 
 def measured_work(points: pd.DataFrame, store: Sequence[str]) -> PointWork:
-    """Return the operations of measured points with their times, from their profiles if present.
+    """Return the operations of measured configurations with their times.
+
+    The operations are those of a profile if there is one. Otherwise they are computed from the
+    layers of the model.
 
     Args:
-        points: One row per point.
+        points: One row per measured configuration.
         store: Addresses of the stores of the runs; empty for the default store.
 
     Raises:
-        InsufficientData: If no point has a time and known work.
+        InsufficientData: If no configuration has a time and known work.
     """
     from analysis.store.load import load_types
 
@@ -136,14 +150,14 @@ def measured_work(points: pd.DataFrame, store: Sequence[str]) -> PointWork:
 
 
 class FittedGroup(NamedTuple):
-    """Measured times that share a fit.
+    """Measured times that share a fit of FLOP/s, memory bandwidth and overhead.
 
     Attributes:
         work: The times with their operations.
         fit: The fit.
         points: The row of `PointWork.points` that each time belongs to.
-        device: Device of the times.
-        precision: Precision of the arithmetic.
+        device: Name of the device on which the times were measured.
+        precision: Precision of the arithmetic, such as "float32".
     """
 
     work: TimedWork
@@ -154,11 +168,11 @@ class FittedGroup(NamedTuple):
 
 
 class FittedWork(NamedTuple):
-    """Measured times with their fits.
+    """Measured times with fits of FLOP/s, memory bandwidth and overhead.
 
     Attributes:
         measured: The times that a fit explains.
-        groups: The fits.
+        groups: The fits, each with its times.
         unexplained: Number of points whose fit was rejected, by family and device, such as "fc on
             V100".
     """
@@ -169,14 +183,15 @@ class FittedWork(NamedTuple):
 
 
 def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
-    """Fit the times of each group.
+    """Fit FLOP/s, memory bandwidth and overhead to the measured times of each group.
 
     A group of whole steps is excluded if its times scatter too much around their fit. Something
     other than arithmetic, memory and overhead then takes the time, such as waiting for input.
 
     Args:
-        measured: The measured times.
-        roofs: The ceilings of each device and precision. They are the prior means of the fits.
+        measured: The measured times with their operations.
+        roofs: Peak FLOP/s and memory bandwidth of each device and precision, the prior means of the
+            fits.
 
     Raises:
         InsufficientData: If the fits of all groups are rejected.
@@ -221,9 +236,17 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
 
 
 def limits_of_points(measured: PointWork, groups: Sequence[FittedGroup]) -> pd.DataFrame:
-    """Return the share of each point's time by limit (p rows, columns `LIMITS`).
+    """Return the share of each point's time by its limit, such as compute, memory or overhead.
 
-    The share of compute, memory or overhead is the elasticity of the throughput with respect to it.
+    A point is one measured configuration. The share of compute, memory or overhead is the
+    elasticity of the throughput with respect to it.
+
+    Args:
+        measured: The p points with their measured times.
+        groups: Fits of these times.
+
+    Returns:
+        p rows with the columns `LIMITS`; the sum of each row is 1.
     """
     from paradnn.forecast.upgrades import limit_shares
 
@@ -236,12 +259,12 @@ def limits_of_points(measured: PointWork, groups: Sequence[FittedGroup]) -> pd.D
 
 
 def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
-    """Return the operations of points with their times.
+    """Return the operations of measured configurations with their times.
 
     Args:
-        points: One row per point, with `step_time_ms`; points without a time or without known work
-            are omitted.
-        types: Tables of operations of their runs, as `analysis.store.load.load_types` returns them.
+        points: One row per configuration, with `step_time_ms`. Rows without a time or without known
+            work are omitted.
+        types: Types of operation of their runs, as `analysis.store.load.load_types` returns them.
     """
     from paradnn.forecast.upgrades import TimedWork
 
@@ -293,7 +316,11 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
 
 
 def _classified(types: pd.DataFrame) -> pd.DataFrame:
-    """Return types of operation with the columns `is_input`, `is_transfer` and `is_product`."""
+    """Return types of operation with the columns `is_input`, `is_transfer` and `is_product`.
+
+    Args:
+        types: A row per type of operation and run, with the column `type`.
+    """
     if "type" not in types:
         return types
     is_input = types["type"].str.contains(_INPUT_TYPE)
@@ -307,17 +334,18 @@ def _classified(types: pd.DataFrame) -> pd.DataFrame:
 def _profiled_parts(
     position: int, row: Mapping[Any, Any], table: pd.DataFrame
 ) -> tuple[list[_TimedPart], np.ndarray]:
-    """Return a part per type of operation of a profile, and its fixed times.
+    """Return the timed parts of a profiled step: one per type of operation, and the fixed times.
 
     A profile may cover many steps, so the work per step is the rate times the seconds per step.
 
     Args:
-        position: Position of the point among the points with known work.
-        row: The point.
+        position: Position of the configuration among those with known work.
+        row: The measured configuration.
         table: The types of operation of its profile.
 
     Returns:
-        The parts, and the seconds of each kind of fixed time in the order of `FIXED`.
+        The parts, and the seconds of each kind of fixed time, such as waiting for input, in the
+        order of `FIXED`.
     """
     step = float(row["step_time_ms"]) / 1e3
     seconds = table["share"].fillna(0.0) * step
@@ -341,9 +369,15 @@ def _profiled_parts(
 
 
 def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart], np.ndarray]:
-    """Return a step as a single part, and the seconds of each kind of fixed time (`FIXED`).
+    """Return a step without a profile as a single timed part, and the fixed times.
 
-    There is no part if the work of the step is unknown.
+    Args:
+        position: Position of the configuration among those with known work.
+        row: The measured configuration.
+
+    Returns:
+        One part, or none if the work of the step is unknown; and the seconds of each kind of fixed
+        time, such as waiting for input, in the order of `FIXED`.
     """
     step = float(row["step_time_ms"]) / 1e3
     infeed = float(row.get("infeed_fraction", 0.0) or 0.0)
@@ -359,10 +393,13 @@ def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart]
 
 
 def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
-    """Yield FLOPs per call, bytes per call and calls of the operations of a point's layers.
+    """Yield FLOPs per call, bytes per call and number of calls of a model's operations.
 
-    The traffic of the step that exceeds the traffic of its products counts as one elementwise
-    operation per product. Nothing is yielded if the layers are unknown.
+    The bytes that a step moves in addition to those of its matrix products count as one elementwise
+    operation per product. Nothing is yielded if the layers of the model are unknown.
+
+    Args:
+        row: The measured configuration.
     """
     from analysis.atlas.points import get_text, model_from_row
 
@@ -403,7 +440,10 @@ def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, fl
 
 
 def _recorded_operation(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
-    """Yield the recorded FLOPs and bytes of a step as one operation with one call, if any."""
+    """Yield the recorded FLOPs and bytes of a step as a single operation that is called once.
+
+    Nothing is yielded if neither is recorded.
+    """
     flops = _number(row, "flops_per_step")
     moved = _number(row, "bytes_per_step")
     intensity = _number(row, "arithmetic_intensity")
@@ -414,7 +454,7 @@ def _recorded_operation(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, 
 
 
 def _name(row: Mapping[Any, Any] | pd.Series, column: str) -> str:
-    """Return a device or precision as `find_roofs` names it, also if it was not recorded."""
+    """Return the device or precision of a row; a missing one becomes "... not recorded"."""
     value = row.get(column)
     return not_recorded(column) if value is None or pd.isna(value) else str(value)
 

@@ -19,11 +19,12 @@ _CURRENCY = "price_currency"
 
 
 def price_option(benefit: str, **attributes: Any) -> Any:
-    """Return the option `price` of a command.
+    """Return a dataclass field for the option --price of a command.
 
     Args:
-        benefit: What the prices make possible, for the help text.
-        **attributes: Further attributes of the option.
+        benefit: The effect of the option on the command, for the help text, such as "adds the cost
+            of a million examples".
+        **attributes: Further arguments of `option`.
     """
     return option(
         (),
@@ -40,10 +41,10 @@ class PriceList:
     """Prices per hour of devices and hosts.
 
     Attributes:
-        per_hour: Price by device or host.
+        per_hour: Price by name of the device or host.
         currency: Currency of the prices; None if no table states one.
-        origin: Sources of the tables.
-        given: The values of --price.
+        origin: Sources of the tables, as text; empty if they state none.
+        given: The values of --price from which the prices were read.
     """
 
     per_hour: Mapping[str, float] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class PriceList:
 
 
 def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
-    """Read the values of --price.
+    """Read prices per hour from the values of --price.
 
     Later values override earlier ones. Entries of a table for devices that no run used are ignored.
 
@@ -96,7 +97,14 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
 
 
 def _common_currency(tables: Mapping[str, Prices]) -> str | None:
-    """Return the currency of some tables; ConfigError if they have several."""
+    """Return the currency of price tables; None if none of them states one.
+
+    Args:
+        tables: The tables by name.
+
+    Raises:
+        ConfigError: If the tables have several currencies.
+    """
     currencies = sorted({table.currency for table in tables.values() if table.currency})
     if len(currencies) > 1:
         problem = f"these tables are in different currencies ({', '.join(currencies)})"
@@ -105,7 +113,12 @@ def _common_currency(tables: Mapping[str, Prices]) -> str | None:
 
 
 def _unused_tables_error(tables: Mapping[str, Prices], devices: Collection[str]) -> ConfigError:
-    """Return the error for tables that have no price of any device or host of the runs."""
+    """Return the error for price tables without a price of any device of the runs.
+
+    Args:
+        tables: The tables by name.
+        devices: Names of the devices.
+    """
     entries = [", ".join(table.per_hour) for table in tables.values()]
     contents = "; ".join(entries) or "nothing"
     remedy = f"name a table with prices of {', '.join(devices)}"
@@ -113,7 +126,10 @@ def _unused_tables_error(tables: Mapping[str, Prices], devices: Collection[str])
 
 
 def currency_of(frame: pd.DataFrame) -> str:
-    """Return the currency of the costs of priced runs; empty if none is recorded.
+    """Return the currency of the prices of runs; empty if none is recorded.
+
+    Args:
+        frame: One row per run.
 
     Raises:
         ConfigError: If the runs have several currencies.
@@ -133,11 +149,12 @@ def with_costs(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
 
     Args:
         frame: One row per run.
-        prices: Given prices, which override those that runs recorded.
+        prices: Prices per hour, which override those that runs recorded.
 
     Returns:
-        The frame with the metrics `paradnn.store.metrics.COSTS`, `PRICE` and `price_currency`. A
-        cost has an interval if the metric from which it is computed has one.
+        The frame with the cost metrics `paradnn.store.metrics.COSTS`, the price per hour (`PRICE`)
+        and `price_currency`. A cost has an interval if the metric from which it is computed has
+        one.
     """
     given = _given_prices(frame, prices)
     price = given.fillna(_numbers(frame, PRICE))
@@ -158,7 +175,15 @@ def with_costs(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
 
 
 def _given_prices(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
-    """Return the price of an hour of each run's devices or host; NaN if --price lacks both."""
+    """Return the price per hour of the devices or host of each run.
+
+    Args:
+        frame: One row per run.
+        prices: Prices from --price.
+
+    Returns:
+        One price per run; NaN if `prices` has neither the device nor the host.
+    """
     per_device = frame["device"].map(prices.per_hour).astype("float64")
     if "devices" in frame and "platform.name" in frame:
         # CPU devices are cores, so their price counts per host. Other devices are chips, each of
@@ -173,7 +198,7 @@ def _given_prices(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
 
 
 def _numbers(frame: pd.DataFrame, name: str, default: float = math.nan) -> pd.Series:
-    """Return a column as float64; `default` everywhere if the frame lacks it."""
+    """Return a column as float64; `default` in every row if the frame lacks the column."""
     if name not in frame:
         return pd.Series(default, index=frame.index, dtype="float64")
     return frame[name].astype("float64")
