@@ -29,7 +29,8 @@ _RUNS = "selection of runs (F, P and O may be lists such as A,B)"
 def unit_option() -> Any:
     """Return a dataclass field for the option that sets what counts as one sample in an interval.
 
-    A sample is a model at a batch size, a model at all its batch sizes, or a single configuration.
+    Samples are models and batch sizes ("crossed"), models at their batch sizes ("model"), or single
+    configurations ("point").
     """
     return option(
         "crossed",

@@ -144,18 +144,20 @@ def pair(
     on: Sequence[str] | None = None,
     carry: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return one row for each point that both sides of a comparison measured.
+    """Return one row for each point that both sides, A and B, of a comparison measured.
 
-    Only runs with outcome "ok" and a positive value of the metric are used. Runs of a side with
-    equal values in all join columns are replicates of one point, and the row has their median. Rows
-    are sorted by family and join columns. The docstring of the module lists the columns and `attrs`
-    of the result.
+    A point is one configuration to measure. Only runs with outcome "ok" and a positive value of the
+    metric are used. The values of the join columns identify a point. Runs of a side with equal
+    values in all of them are replicates of one point, and the row has their median. Rows are sorted
+    by family and join columns. The docstring of the module lists the columns and `attrs` of the
+    result.
 
     Args:
-        a: Runs of A. If `a.attrs["priors"]` is set, it replaces the default priors of the scatter.
-        b: Runs of B.
+        a: Runs of A, one row each. If `a.attrs["priors"]` is set, it replaces the default prior
+            distributions of the measurement scatter.
+        b: Runs of B, one row each.
         metric: A registered metric for which the better direction (higher or lower) is known.
-        on: Join columns, which identify a point; None to choose them with `join_columns`.
+        on: Join columns; None to choose them with `join_columns`.
         carry: Numeric columns whose medians are added to the result.
 
     Raises:
@@ -210,14 +212,16 @@ def pair(
 
 
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
-    """Require that session effects cannot cause differences between the ratios of a family.
+    """Require that the ratios of a model family differ only because its points differ.
 
-    If each side has a single session, session effects multiply all ratios by the same factor. If a
-    side has several sessions that the other side does not share, each session may contain different
-    points, so the factor may differ between points.
+    A point is one configuration to measure; its ratio is A over B. The conditions of a session
+    (runs measured in one go) shift all of its runs together. If each side has a single session,
+    they multiply all ratios by the same factor. If a side has several sessions that the other side
+    does not share, each session may contain different points. The factor may then differ between
+    points.
 
     Args:
-        pairs: The result of `pair`.
+        pairs: The points of both sides, as `pair` returns them.
         family: Name of the family; "all" for all points.
 
     Raises:
@@ -238,7 +242,10 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
 
 
 def direction(metric: str) -> str:
-    """Return which values of a registered metric are better: "higher" or "lower".
+    """Return whether "higher" or "lower" values of a metric are better.
+
+    Args:
+        metric: Name of a registered metric.
 
     Raises:
         ConfigError: If the metric is not registered, or neither direction is better.
@@ -263,16 +270,21 @@ def direction(metric: str) -> str:
 
 
 def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """Return the name of the metric to compare: the given one, or its value at the reference speed.
+    """Return the name of the metric to compare, with a correction for the machine's speed if
+    possible.
 
-    The value at the machine's reference speed is corrected for changes of the machine's speed. It
-    is used if all ok runs of both sides have it, record plausible machine speeds, and belong to one
-    environment. Different environments would have different reference speeds.
+    The corrected metric is the value at the machine's reference speed. It does not include changes
+    of the machine's speed between runs. It is used if all ok runs of both sides have it, record
+    plausible machine speeds, and belong to one environment. Different environments would have
+    different reference speeds.
 
     Args:
-        a: Runs of A.
-        b: Runs of B.
-        metric: Name of the given metric.
+        a: Runs of A, one row each.
+        b: Runs of B, one row each.
+        metric: Name of the metric without correction.
+
+    Returns:
+        Name of the corrected metric; `metric` itself if the correction is impossible.
     """
     name = LEVELED.get(metric, "")
     ok = [_finished(side) for side in (a, b)]
@@ -408,7 +420,7 @@ def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tu
 
 
 def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
-    """Return the number of points whose families were dropped.
+    """Return the number of points in the model families that were dropped.
 
     Args:
         rows: Runs of a side, before families were dropped.
@@ -425,7 +437,7 @@ def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
 
 @dataclass(frozen=True)
 class _Match:
-    """Runs of both sides, matched by point.
+    """Runs of both sides of a comparison, matched by point (configuration to measure).
 
     Attributes:
         keys: The join columns, whose values identify a point; those in `further` come last.
@@ -454,7 +466,12 @@ class _Match:
 
 
 class _Loss(NamedTuple):
-    """Numbers of lost and of kept replicates of a family, each as (number of A, number of B)."""
+    """Numbers of lost and of kept replicates of a model family.
+
+    Attributes:
+        lost: Number of failed or absent replicates of A, and of B.
+        kept: Number of the other replicates of A, and of B.
+    """
 
     lost: tuple[int, int]
     kept: tuple[int, int]
@@ -469,9 +486,10 @@ _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> _Match:
     """Match runs of A with runs of B that measured the same point.
 
-    On one side, runs with equal join columns may differ in a further column, so that they are not
-    replicates. If both sides share a value in this column, or both have runs without a value in it,
-    the column becomes a join column too. Otherwise, these points are omitted.
+    The values of the join columns identify a point. On one side, runs with equal values in them may
+    differ in a further column, so that they are not replicates. If both sides share a value in this
+    column, or both have runs without a value in it, the column becomes a join column too.
+    Otherwise, these points are omitted.
 
     Args:
         a: Runs of A.
@@ -562,7 +580,7 @@ def _find_mixed_points(matched: _Match) -> Iterator[_Mixed]:
     """Yield the columns in which runs of the same point differ on one side.
 
     Yields:
-        The side, the column, and the numbers of the points (see `_Mixed`).
+        The side (0 for A, 1 for B), the column, and the numbers of the points whose runs differ.
     """
     names = [
         name
@@ -607,19 +625,20 @@ def _separating_columns(
 
 @dataclass(frozen=True)
 class _Measured:
-    """The n runs from which the ratios are computed, first those of A.
+    """The n runs from which the ratios of A to B are computed, first those of A.
 
     Attributes:
         rows: (n,) positions of the runs in `_Match.runs`.
         schedule: When and where the runs were measured.
-        family: (n,) families of the runs.
-        logs: (n,) logarithms of the metric, corrected to the mean speed of the session.
+        family: (n,) model families of the runs.
+        logs: (n,) logarithms of the metric, corrected to the mean speed of the machine in the
+            session.
         shift: (n,) effect of steps in the machine's speed, already subtracted from `logs`.
         rest: (n,) `logs` without the effects of sessions.
         inflation: (n,) factor that corrects the variance of `logs`, which the search for steps
             makes too small.
-        drifts: (n,) whether the machine drifts in addition to the detected steps.
-        priors: Priors of the scatter.
+        drifts: (n,) whether the machine's speed drifts in addition to the detected steps.
+        priors: Prior distributions of the measurement scatter.
     """
 
     rows: np.ndarray[Any, Any]

@@ -1,7 +1,7 @@
-"""The figure of a comparison: the ratio of every point, sorted, with its interval.
+"""The figure of a comparison: the ratio of A to B at every point, sorted, with its interval.
 
-Up to `_MAX_NAMED` points have a named row each. More points are drawn by their rank, as in the
-paper's Figures 8 and 10.
+A point is one measured configuration. Up to `_MAX_NAMED` points have a named row each. More points
+are drawn by their rank, as in Figures 8 and 10 of the ParaDnn paper.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ def draw_ratios(
     mean: Sequence[float | None] = (),
     differing: Collection[str] = (),
 ) -> drawing.Figure:
-    """Draw the ratio of every point, from the smallest to the largest.
+    """Draw the ratio of A to B at every point, from the smallest to the largest.
 
-    The marks are colored by family if there are several, else by batch size if it varies.
+    A point is one measured configuration. The marks are colored by model family if there are
+    several, else by batch size if it varies.
 
     Args:
         pairs: One row per point: the columns of its configuration, `speedup` and its 95% interval
             `speedup_low` to `speedup_high`, NaN if it is unknown.
         title: Title of the figure.
         label: Label of the axis of ratios.
-        mean: The geometric mean and the ends of its interval, drawn as a line and a band; empty
-            for none.
-        differing: Configuration columns in which the sides differ, see `point_names`.
+        mean: The geometric mean and the lower and upper end of its interval, drawn as a line and a
+            band; empty to omit both.
+        differing: Configuration columns in which the sides differ, and which the names of points
+            therefore omit; see `point_names`.
     """
     ordered = pairs.sort_values("speedup", kind="stable", ignore_index=True)
     shades = _coloring(ordered)
@@ -74,13 +76,13 @@ def draw_ratios(
 def _draw_marks(
     axes: drawing.Axes, pairs: pd.DataFrame, shades: drawing.Coloring, *, is_named: bool
 ) -> None:
-    """Draw the ratios of sorted pairs with their intervals.
+    """Draw sorted ratios with their intervals.
 
     Args:
         axes: The panel.
-        pairs: The pairs, sorted by their ratio.
+        pairs: One row per ratio, sorted by `speedup`.
         shades: The colors of the marks.
-        is_named: Whether each pair has a row; else each has a column.
+        is_named: Whether each ratio has a row with its name; else each has a column.
     """
     positions = np.arange(len(pairs))
     ends = (pairs["speedup_low"], pairs["speedup_high"])
@@ -104,7 +106,7 @@ def _draw_marks(
 
 
 def _coloring(pairs: pd.DataFrame) -> drawing.Coloring:
-    """Return the colors of the marks; a family has the same color in every figure."""
+    """Return the colors of the marks; a model family has the same color in every figure."""
     column = _color_column(pairs)
     shades = drawing.coloring(pairs[column], column)
     if column != "family":
@@ -115,7 +117,7 @@ def _coloring(pairs: pd.DataFrame) -> drawing.Coloring:
 
 
 def _color_column(pairs: pd.DataFrame) -> str:
-    """Return the column that colors the marks."""
+    """Return the name of the column by which the marks are colored."""
     has_batch_sizes = "batch_size" in pairs and pairs["batch_size"].nunique() > 1
     if pairs["family"].nunique() == 1 and has_batch_sizes:
         return "batch_size"

@@ -3,9 +3,9 @@
     @analysis(OverheadOptions, summary="where the wall time goes", title="Overhead", order=120, ...)
     def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result: ...
 
-The command line, its help, the sections of the report and `from analysis import overhead` follow
-from the registration. The registry imports every module of `analysis.analyses`, and the modules of
-other packages that are entry points of the group `paradnn.analyses`.
+The command line, its help, the sections of the report and `from analysis import overhead` use the
+registration. The registry imports every module of `analysis.analyses`, and the modules of other
+packages that are entry points of the group `paradnn.analyses`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Gate = Literal["steps", "queries", "untimed", "none"]
 
 @dataclass(frozen=True)
 class SectionSpec:
-    """One section that an analysis offers to the report.
+    """A section of the HTML report that shows one analysis.
 
     Attributes:
         options: Options of the analysis; None for its defaults.
         title: Heading; empty for the title of the analysis.
         reading: One or two sentences on how to read the section; empty for `Analysis.reading`.
-        families: Families that the section is about; empty for all.
+        families: Model families that the section is about; empty for all.
         key: Anchor of the section; empty for the name of the analysis.
     """
 
@@ -62,21 +62,22 @@ class Analysis(Generic[OptionsT, ResultT]):
         summary: One line for the list of commands.
         example: A command line for --help.
         description: Text of --help; by default the module's docstring after the command's name.
-        gate: What the analysis uses of runs, by which the quality checks select them.
+        gate: What the analysis uses of runs: times of "steps", results of "queries", neither
+            ("untimed"), or all runs without quality checks ("none"). The quality checks depend on
+            it.
         title: Heading in the report.
         reading: One or two sentences on how to read the result.
         section: Whether the report has a section per system, one for all systems, or one per pair
-            of systems; empty for none.
+            of systems; empty if it has no section.
         order: Position among the sections of the report.
         list_sections: Returns the sections for which the given runs have data; None for a single
             section.
         has_figure: Whether the result has a figure.
         columns: Columns to read from the store; None for all.
-        requires_one_protocol: Whether the command line passes only runs of one protocol. Set for an
-            analysis that would reject heterogeneous runs group by group.
+        requires_one_protocol: Whether the command line passes only runs of one timing protocol. Set
+            for an analysis that would reject runs of several protocols group by group.
         accepts_no_runs: Whether an empty frame is a valid input.
-        load_frame: Reads the frame from a different source if the options name one, else returns
-            None.
+        load_frame: Returns the frame from a different source if the options name one, else None.
         name: Name of the command; by default the name of the function, with dashes.
     """
 
@@ -110,7 +111,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         attributes["__wrapped__"] = function
 
     def __call__(self, frame: pd.DataFrame, options: OptionsT | None = None) -> ResultT:
-        """Analyze the runs of a frame that pass the quality checks of the gate.
+        """Analyze the runs of a frame, after excluding those that fail the quality checks.
 
         Args:
             frame: One row per run.
@@ -149,7 +150,11 @@ class Analysis(Generic[OptionsT, ResultT]):
         return replace(result, quality=quality, caveats=caveats)
 
     def sections(self, rows: pd.DataFrame) -> Iterator[SectionSpec]:
-        """Yield the sections for which `rows` have data, with options, title and reading set."""
+        """Yield the report sections for which runs have data, with options, title and reading set.
+
+        Args:
+            rows: One row per run.
+        """
         if self.list_sections is None:
             specs: Iterable[SectionSpec] = (SectionSpec(),)
         else:
@@ -178,8 +183,8 @@ def analysis(
     """Return a decorator that registers a function as an analysis.
 
     Args:
-        options: Class of the options.
-        **attributes: Further attributes of `Analysis`.
+        options: Class of the options that the function takes as its second argument.
+        **attributes: Further attributes of `Analysis`, such as `summary` and `title`.
     """
 
     def register(

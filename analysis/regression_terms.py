@@ -17,6 +17,7 @@ def format_weight(term: str, row: pd.Series) -> str:
     """Format the effect of a term, such as "nodes: 1.3x per doubling (...), weight +0.41 (...)".
 
     For a term that is not a logarithm, the text has only the weight, such as "dropout +0.41 (...)".
+    The parentheses contain 95% intervals.
 
     Args:
         term: Name of the term.
@@ -32,7 +33,7 @@ def format_weight(term: str, row: pd.Series) -> str:
 
 
 def format_doubling(row: pd.Series) -> str:
-    """Format the effect of a doubling, such as "1.36x per doubling (95% CI 1.2x to 1.54x)".
+    """Format the effect of doubling a hyperparameter: "1.36x per doubling (95% CI 1.2x to 1.54x)".
 
     Args:
         row: A row of the table that `doublings` returns.
@@ -65,18 +66,18 @@ def doublings(weights: pd.DataFrame, logarithmic: Collection[str]) -> pd.DataFra
 def encode(
     frame: pd.DataFrame, names: Sequence[str], *, log: bool = False
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Encode hyperparameters as the terms of a regression.
+    """Encode hyperparameters as the terms (columns) of a regression.
 
     A numeric column becomes one term: its numbers, or with `log` their natural logarithms.
-    `as_numbers` first converts booleans to 0 or 1, and a list of blocks, such as "[3, 4, 6, 3]", to
-    the sum of its entries.
+    `as_numbers` first converts booleans to 0 or 1, and a list of block counts, such as "[3, 4, 6,
+    3]", to the sum of its entries.
 
     A text column becomes one indicator term `column=value` (1.0 for runs with the value, else 0.0)
     for each value except the base value. The base value is float32 if the column contains it, else
     the most frequent value. A column with a single text gets one constant term.
 
     Args:
-        frame: Runs or points, one per row.
+        frame: Runs or configurations, one per row.
         names: Columns to encode. A text column without any value is omitted.
         log: Whether numeric columns become logarithms. Booleans stay 0 or 1.
 

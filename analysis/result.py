@@ -16,7 +16,12 @@ from paradnn.core.errors import InsufficientData, ParadnnError
 
 
 class Paragraph(NamedTuple):
-    """One or more sentences (`head`), and the list items below them (`points`)."""
+    """A part of the text of a result.
+
+    Attributes:
+        head: One or more sentences.
+        points: List items below them; empty for none.
+    """
 
     head: str
     points: tuple[str, ...] = ()
@@ -26,7 +31,7 @@ class Paragraph(NamedTuple):
 
 
 class Highlight(NamedTuple):
-    """The finding that a page shows first.
+    """The finding that the page of a result shows first.
 
     Attributes:
         topic: One or two words.
@@ -43,7 +48,9 @@ AnswerVerdict = Literal["faster", "slower", "equal", "undecided"]
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisAnswer:
-    """Finding of an analysis, in one sentence and as numbers.
+    """Main finding of an analysis, in one sentence and as numbers.
+
+    A comparison is about two sides, A and B. A point is one measured configuration.
 
     Attributes:
         sentence: The answer with its interval, as one sentence without line breaks.
@@ -72,15 +79,17 @@ class Result:
     """The result of an analysis. A subclass may have further attributes.
 
     Attributes:
-        sources: Ids of the runs that the result is computed from.
+        sources: Ids of the runs from which the result is computed.
         numbers: The table of results.
-        answer: The answer, with which text, report and JSON begin.
-        pooled: Differences among runs that were pooled on request; empty if they were homogeneous.
+        answer: The main finding, with which text, report and JSON begin; None if there is none.
+        pooled: How runs differ in environment or protocol that were analyzed together on request;
+            empty if they do not differ.
         quality: Which runs the checks excluded or flagged; None if the analysis checks no runs.
-        set_aside: Which group of heterogeneous runs the result is about, and how to see the others.
+        set_aside: Which runs the result is about if others differ in environment or protocol, and
+            how to see the others; None if all runs were used.
         sentences: The findings as text.
-        picture: Draws the figure; None if there is nothing to draw.
-        stands_out: The finding that a page shows first; None for no such finding.
+        picture: Function that draws the figure; None if there is nothing to draw.
+        stands_out: The finding that a page shows first; None if no finding is highlighted.
         rows: (title, table) pairs with text that a terminal shows instead of the numbers. If the
             title is not empty, the first column names the rows. Empty to show the numbers, None to
             show no table.
@@ -107,7 +116,7 @@ class Result:
         return self.numbers
 
     def headline(self) -> Highlight | None:
-        """Return the finding that a page shows first, or None."""
+        """Return the finding that a page shows first; None if no finding is highlighted."""
         return self.stands_out
 
     @property
@@ -116,7 +125,7 @@ class Result:
         return self.picture is not None and len(self.table) > 0
 
     def paragraphs(self) -> list[Paragraph]:
-        """Return the answer, then the findings as text, with the caveats about the runs at the end.
+        """Return the text of the result: the answer, the findings, and the caveats about the runs.
 
         A finding that repeats the answer is omitted.
         """
@@ -128,7 +137,11 @@ class Result:
         return [answer, *(part for part in paragraphs if part != answer)]
 
     def limits(self) -> list[Paragraph]:
-        """Return the limits of the answer: caveats, and pooled, excluded and unused runs."""
+        """Return paragraphs on the limits of the answer.
+
+        They state caveats, differences among runs that were analyzed together, and excluded and
+        unused runs.
+        """
         parts: list[Paragraph | str] = [*self.caveats]
         if self.pooled:
             parts.append(f"Heterogeneous runs were pooled: {self.pooled}.")
@@ -173,7 +186,7 @@ class Result:
         return "\n".join(map(str, self.paragraphs()))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the answer and the table as an object that JSON can hold.
+        """Return the answer and the table as a dictionary that JSON can represent.
 
         Missing values and NaN are None. Infinite numbers are "Infinity" and "-Infinity", as in the
         JSON form of protocol buffers. Times are text in ISO 8601.
@@ -223,7 +236,7 @@ class Result:
     __repr__ = text
 
     def _repr_html_(self) -> str:
-        """Return the answer, the table and the other sentences for a notebook."""
+        """Return the answer, the table and the other findings as HTML for a notebook."""
         texts = [
             f"<p>{escape(head)}</p>"
             + "".join(f"<p style='margin-left: 2em'>{escape(point)}</p>" for point in points)
@@ -267,15 +280,15 @@ def pooled_within(frame: pd.DataFrame, by: Sequence[str], *, pool: bool) -> str:
     """Return how the runs within groups differ in environment, protocol and schema, as text.
 
     Args:
-        frame: The runs.
+        frame: One row per run.
         by: The columns that define the groups.
-        pool: Whether heterogeneous runs of a group are pooled.
+        pool: Whether runs of a group may differ in these respects.
 
     Returns:
-        The differences; empty if the runs of every group are homogeneous.
+        The differences; empty if the runs of no group differ.
 
     Raises:
-        HeterogeneousError: If the runs of a group differ and `pool` is not set.
+        HeterogeneousError: If the runs of a group differ and `pool` is false.
     """
     is_homogeneous = all(frame[key].nunique(dropna=False) <= 1 for key in IDENTITY if key in frame)
     if is_homogeneous:
@@ -288,7 +301,11 @@ def pooled_within(frame: pd.DataFrame, by: Sequence[str], *, pool: bool) -> str:
 
 
 def joined(differences: Iterable[str]) -> str:
-    """Return differences joined by semicolons, without repetitions and empty texts."""
+    """Join texts with semicolons, without repetitions and empty texts.
+
+    Args:
+        differences: The texts, such as differences between runs.
+    """
     return "; ".join(dict.fromkeys(difference for difference in differences if difference))
 
 

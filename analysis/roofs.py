@@ -1,5 +1,7 @@
 """Rooflines: the ceilings of devices, the limits of models and operations, and their figure.
 
+The ceilings are the peak FLOP/s and the memory bandwidth of a device.
+
 Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", Communications of the ACM 52(4), 2009.
 """
@@ -27,10 +29,10 @@ Sheets = Callable[[str], Any]
 
 
 class RoofVerdict(StrEnum):
-    """Limit of a model or an operation; tables contain the values of this enumeration.
+    """What limits a model or an operation; tables contain the values of this enumeration.
 
-    Only an operation can be "between devices". Its bytes cross the links between devices, and the
-    rate of links is not a ceiling of the roof.
+    Only an operation can be "between devices". Its bytes cross the links between devices, and a
+    roofline does not include the rate of links.
     """
 
     MEMORY = "memory-bound"
@@ -60,21 +62,22 @@ _ROOF_COLUMNS = ["device", "precision", "family"]
 
 @dataclass(frozen=True)
 class Roof:
-    """The ceilings of a device at a precision.
+    """The roofline of a device at a precision: its peak FLOP/s and its memory bandwidth.
 
     Attributes:
         device: Name of the device.
-        precision: Precision of the arithmetic.
+        precision: Precision of the arithmetic, such as "float32".
         peak: Peak rate in FLOP/s; None if unknown.
         bandwidth: Memory bandwidth in B/s; None if unknown.
         peak_source: "measured", "specification" or "unknown".
         bandwidth_source: Source of the bandwidth, with the same values.
-        ridge_low: Lowest ridge point of all measured pairs of ceilings, in FLOP/B; the ridge itself
-            if there is a single pair, None if a ceiling is unknown.
-        ridge_high: Highest ridge point of all measured pairs of ceilings, in FLOP/B.
-        peak_is_low: Whether the peak is a lower bound, see `analysis.ceilings`.
-        bandwidth_is_low: Whether the bandwidth is a lower bound.
-        remedy: Command that measures the ceilings again, if one of them is a lower bound.
+        ridge_low: Lowest ridge point of all measured pairs of peak and bandwidth, in FLOP/B; the
+            ridge itself if there is a single pair, None if the peak or the bandwidth is unknown.
+        ridge_high: Highest ridge point of all measured pairs, in FLOP/B; None as for `ridge_low`.
+        peak_is_low: Whether the peak is only a lower bound, see `analysis.ceilings`.
+        bandwidth_is_low: Whether the bandwidth is only a lower bound.
+        remedy: Command that measures peak and bandwidth again, if one of them is a lower bound;
+            else empty.
     """
 
     device: str
@@ -91,9 +94,9 @@ class Roof:
 
     @property
     def ridge(self) -> float | None:
-        """Peak / bandwidth: the intensity in FLOP/B above which arithmetic is the limit.
+        """Ridge point: the arithmetic intensity in FLOP/B above which arithmetic is the limit.
 
-        None if a ceiling is unknown.
+        It is peak / bandwidth; None if one of them is unknown.
         """
         if self.peak is None or self.bandwidth is None:
             return None
@@ -101,12 +104,12 @@ class Roof:
 
     @property
     def is_low(self) -> bool:
-        """Whether one of the ceilings is a lower bound."""
+        """Whether the peak or the bandwidth is only a lower bound."""
         return self.peak_is_low or self.bandwidth_is_low
 
     @property
     def source(self) -> str:
-        """The source of the ceilings as text, with a note for a ceiling that is too low."""
+        """The source of peak and bandwidth as text, with a note if one of them is too low."""
         peak = self.peak_source
         if self.peak_is_low:
             peak += ", too low"
@@ -124,7 +127,7 @@ class Roof:
             intensity: Arithmetic intensities in FLOP/B, of any shape.
 
         Returns:
-            Rates of the same shape, NaN if a ceiling is unknown.
+            Rates of the same shape; NaN if the peak or the bandwidth is unknown.
         """
         values = np.asarray(intensity, dtype="float64")
         if self.peak is None or self.bandwidth is None:
@@ -133,17 +136,28 @@ class Roof:
 
 
 class PlacedModels(NamedTuple):
-    """Models placed under the roofs of their devices.
+    """Measured models compared with the rooflines of their devices.
+
+    A roofline has the peak FLOP/s and the memory bandwidth of a device at a precision.
 
     Attributes:
-        points: One row per run, with run_id, device, precision, family, further settings that vary
-            (such as `compile`), the batch size and the `model.*` that vary within a family;
-            `arithmetic_intensity` in FLOP/B; `traffic` ("analytic" or "trace"); `flops_per_second`
-            with its interval `rate_low` to `rate_high` (for a trace, the range of the run's
-            captures); `attainable` in FLOP/s; `share` = rate / attainable with `share_low` and
-            `share_high`; `verdict`; `infeed_fraction`; and `ceilings`, the source of the ceilings.
+        points: One row per run, with these columns:
+
+            - `run_id`, `device`, `precision`, `family`;
+            - further settings that vary (such as `compile`), the batch size, and the `model.*` that
+              vary within a family;
+            - `arithmetic_intensity` in FLOP/B;
+            - `traffic`, the source of its bytes: "analytic" or "trace";
+            - `flops_per_second` with its interval `rate_low` to `rate_high` (for a trace, the range
+              of the run's captures);
+            - `attainable`, the rate that the roofline allows, in FLOP/s;
+            - `share` = rate / attainable with `share_low` and `share_high`;
+            - `verdict`, a value of `RoofVerdict`;
+            - `infeed_fraction`, the share of the step time spent waiting for input;
+            - `ceilings`, the source of peak and bandwidth.
+
             Unknown numbers are NaN.
-        roofs: One roof for each device and precision.
+        roofs: One roofline for each device and precision.
         omitted: Number of runs that cannot be placed, by reason.
     """
 
@@ -153,7 +167,7 @@ class PlacedModels(NamedTuple):
 
 
 def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
-    """Place the measured runs of a frame under the roofs of their devices.
+    """Compare the measured runs of a frame with the rooflines of their devices.
 
     A run is placed at its `arithmetic_intensity` and `flops_per_second`. The intensity is exact
     work over compulsory traffic, an upper bound of the true intensity. A published run with a trace
@@ -163,7 +177,7 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
 
     Args:
         frame: One row per run.
-        sheets: Returns the data sheet of a device.
+        sheets: Function that returns the data sheet of a device, given its name; None if unknown.
     """
     rows = _with_keys(frame)
     measured = rows[is_ok(rows)].reset_index(drop=True)
@@ -178,16 +192,19 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
 
 
 def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
-    """Find the roof of every device and precision of a frame.
+    """Find the peak FLOP/s and the memory bandwidth for every device and precision of a frame.
 
-    A ceiling is the median over the runs that recorded a measured one. Ceilings that are too low
-    (see `analysis.ceilings`) are used only if there are no others. In that case the highest of them
-    is the ceiling, as a lower bound. If no run has a measured ceiling, that of the data sheet is
-    used.
+    Each of the two ceilings is the median over the runs that recorded a measured one. Ceilings that
+    are too low (see `analysis.ceilings`) are used only if there are no others. In that case the
+    highest of them is the ceiling, as a lower bound. If no run has a measured ceiling, that of the
+    data sheet is used.
 
     Args:
         frame: One row per run.
-        sheets: Returns the data sheet of a device.
+        sheets: Function that returns the data sheet of a device, given its name; None if unknown.
+
+    Returns:
+        One roof per device and precision.
     """
     roofs = []
     for (device, precision), group in _with_keys(frame).groupby(["device", "precision"], sort=True):
@@ -218,9 +235,13 @@ def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
 
 
 class _Ceiling(NamedTuple):
-    """A ceiling with its source.
+    """The peak FLOP/s or the memory bandwidth of a device, with its source.
 
-    `used` holds the ceilings of the runs from which `value` is computed, and NaN for other runs.
+    Attributes:
+        value: The peak in FLOP/s or the bandwidth in B/s; None if unknown.
+        source: "measured", "specification" or "unknown".
+        is_low: Whether the value is only a lower bound.
+        used: The measured values from which `value` is computed, by run; NaN for other runs.
     """
 
     value: float | None
@@ -243,14 +264,15 @@ def _find_ceiling(group: pd.DataFrame, column: str, specified: float | None) -> 
 
 
 def find_verdict(intensity: Any, roof: Roof) -> np.ndarray:
-    """Return the verdict at each intensity: memory-bound below the ridge, else compute-bound.
+    """Return whether memory or arithmetic limits the rate at each arithmetic intensity.
 
-    If measured ceilings differ between runs, the verdict is "at the ridge" between the lowest and
-    the highest ridge point. It is "unknown" if a ceiling or the intensity is unknown.
+    The verdict is "memory-bound" below the ridge point, else "compute-bound". If the measured peaks
+    or bandwidths differ between runs, it is "at the ridge" between the lowest and the highest ridge
+    point. It is "unknown" if the peak, the bandwidth or the intensity is unknown.
 
     Args:
         intensity: Arithmetic intensities in FLOP/B, of any shape.
-        roof: The roof of the device at the precision.
+        roof: The roofline of the device at the precision.
 
     Returns:
         Values of `RoofVerdict`, of the same shape.
@@ -267,16 +289,19 @@ def find_verdict(intensity: Any, roof: Roof) -> np.ndarray:
 
 
 def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """Summarize the points of `PlacedModels` by the columns of `group_columns`.
+    """Summarize the rows of `PlacedModels.points` by model family and device.
+
+    The rows are grouped by the columns that `group_columns` returns.
 
     Args:
-        points: The points of `PlacedModels`.
+        points: The rows.
         unit: What counts as one sample in the intervals.
 
     Returns:
         One row per group: number of points, number of points with each verdict, quartiles of the
-        share of the roof, the 95% interval of the median (`median_low` to `median_high`), what
-        counts as a sample of the interval (`sample`), and the range of intensities in FLOP/B.
+        share (rate relative to the roofline), the 95% interval of the median (`median_low` to
+        `median_high`), what counts as a sample of the interval (`sample`), and the range of
+        intensities in FLOP/B.
     """
     verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
     keys = group_columns(points)
@@ -303,10 +328,13 @@ def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataF
 
 
 def group_columns(points: pd.DataFrame) -> list[str]:
-    """Return the columns that group the points of `PlacedModels`.
+    """Return the columns by which the rows of `PlacedModels.points` are grouped.
 
     These are device, precision and family, and the settings that change the operations of a step
-    and vary among the points.
+    and vary among the rows.
+
+    Args:
+        points: The rows.
     """
     varying = [
         name
@@ -317,7 +345,7 @@ def group_columns(points: pd.DataFrame) -> list[str]:
 
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return runs with all columns that are needed to place them.
+    """Return runs with all columns that are needed to compare them with a roofline.
 
     Unknown numbers are NaN; an unknown device, precision or family is "... not recorded".
     """
@@ -330,7 +358,16 @@ def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _place(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]:
-    """Return the placed runs, and for each row the reason why it cannot be placed, else None."""
+    """Return rate and arithmetic intensity of the runs, without runs that lack one of them.
+
+    Args:
+        rows: One row per run, with the columns that `_with_keys` adds.
+        sheets: Returns the data sheet of a device.
+
+    Returns:
+        The remaining runs, in the form of `PlacedModels.points`; and for each given run the reason
+        why it was omitted, or None if it was not.
+    """
     specified = _specified_peaks(rows, sheets)
     is_traced = (
         (rows["trace_arithmetic_intensity"] > 0)
@@ -366,7 +403,12 @@ def _place(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]
 
 
 def _specified_peaks(rows: pd.DataFrame, sheets: Sheets) -> np.ndarray:
-    """Return the specified peak of each run's device at its precision, (n,) in FLOP/s or NaN."""
+    """Return the specified peak FLOP/s (n,) of each run's device at its precision, NaN if unknown.
+
+    Args:
+        rows: n runs, one row each.
+        sheets: Returns the data sheet of a device.
+    """
     peaks: dict[str, Mapping[str, float]] = {}
     for device in set(rows["device"]):
         sheet = sheets(device)
@@ -392,9 +434,13 @@ def _descriptive_columns(rows: pd.DataFrame) -> list[str]:
 
 
 def _with_shares(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
-    """Return points with their attainable rate, share, verdict and source of the ceilings.
+    """Add to each run the attainable rate, the share of it, the verdict and the source of the roof.
 
     Rows are sorted by device, precision and family, and then by share, highest first.
+
+    Args:
+        points: Runs with their rate and arithmetic intensity.
+        roofs: A roof for each device and precision.
     """
     table = points.assign(attainable=np.nan, verdict=RoofVerdict.UNKNOWN.value)
     ceilings = pd.Series("unknown", index=table.index, dtype="object")
@@ -422,13 +468,14 @@ def _with_shares(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
 def draw_roofs(
     axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()
 ) -> None:
-    """Draw a roof on logarithmic scales whose ranges include the given points and the ridge.
+    """Draw a roofline on logarithmic scales whose ranges include the given points and the ridge.
 
     Args:
         axes: The panel.
-        points: The points that the scales include, with arithmetic_intensity and flops_per_second.
-        roof: The roof, drawn in black.
-        others: Roofs of the same device at other precisions, drawn in gray.
+        points: The points that the scales include, with arithmetic_intensity (FLOP/B) and
+            flops_per_second.
+        roof: The roofline, drawn in black.
+        others: Rooflines of the same device at other precisions, drawn in gray.
     """
     intensity = points["arithmetic_intensity"]
     ridges = [each.ridge for each in (roof, *others) if each.ridge is not None]
@@ -454,7 +501,14 @@ def draw_roofs(
 def _draw_ceilings(
     axes: drawing.Axes, roof: Roof, limits: tuple[float, float], style: dict[str, Any]
 ) -> None:
-    """Draw both ceilings, or a dotted line if only one of them is known."""
+    """Draw a roofline; if only its peak or its bandwidth is known, draw that as a dotted line.
+
+    Args:
+        axes: The panel.
+        roof: The roofline.
+        limits: Lowest and highest arithmetic intensity of the panel, in FLOP/B.
+        style: Arguments of `Axes.plot`.
+    """
     left, right = limits
     intensity = np.array([left, roof.ridge or left, right])
     rate = np.minimum(roof.peak or np.inf, intensity * (roof.bandwidth or np.inf))
@@ -465,7 +519,7 @@ def _draw_ceilings(
 
 
 def format_roof(roof: Roof) -> str:
-    """Format the ceilings, such as "180 TFLOP/s, 2.4 TB/s, ridge 75 FLOP/B (specification)"."""
+    """Format peak and bandwidth: "180 TFLOP/s, 2.4 TB/s, ridge 75 FLOP/B (specification)"."""
     if roof.peak is None and roof.bandwidth is None:
         return "no ceiling known"
     parts = []
@@ -485,7 +539,10 @@ def format_roof(roof: Roof) -> str:
 
 
 def roof_sentences(roof: Roof) -> str:
-    """Return the ceilings and their sources as text, with a remedy if one is unknown or too low."""
+    """Return the peak, the bandwidth and their sources as text.
+
+    If one of them is unknown or too low, the text ends with a command that measures both.
+    """
     text = f"{roof.device} in {roof.precision}: {format_roof(roof)}"
     if roof.ridge is None:
         return f"{text}. Measure the ceilings: python -m paradnn.ceilings"

@@ -1,7 +1,8 @@
-"""Two sides of a comparison, as a user names them on the command line.
+"""Two sides of a comparison, A and B, as a user names them on the command line.
 
 Every comparison of two sides selects its runs with this module. The module also writes the
-sentences that all comparisons share: those on further runs, sessions and unpaired points.
+sentences that all comparisons share: those on further runs, sessions and unpaired points. A point
+is one configuration to measure. It is unpaired if only one side measured it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _MIN_STATED_VARIANCE_SHARE = 0.1
 
 
 def side_option(side: str, prefix: str = "") -> Any:
-    """Return the option for the conditions that select the runs of one side.
+    """Return a dataclass field for the option with the conditions that select the runs of one side.
 
     Args:
         side: "A" or "B".
@@ -126,12 +127,12 @@ class Sides:
     """The runs of the two sides of a comparison, A and B, and the names of the sides.
 
     Attributes:
-        a: Runs of A.
-        b: Runs of B.
+        a: Runs of A, one row each.
+        b: Runs of B, one row each.
         name_a: Name of A: its device, such as "TPU v2", or the conditions that select its runs.
         name_b: Name of B, in the same form.
-        pooled: How the pooled runs of a side differ, as text; empty if no heterogeneous runs were
-            pooled.
+        pooled: How the runs of a side differ in environment or protocol, as text; empty if they do
+            not differ.
     """
 
     a: pd.DataFrame
@@ -163,10 +164,10 @@ class Sides:
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
     def join_on(self, names: Sequence[str] | None) -> list[str] | None:
-        """Return the columns that the user named with --on to identify a point.
+        """Return the columns that the user named with --on.
 
-        A column that only one side has is accepted. `pair` then raises an error that names the side
-        without the column.
+        These columns identify the same configuration on both sides. A column that only one side has
+        is accepted. `pair` then raises an error that names the side without the column.
 
         Args:
             names: Names of columns, with or without the prefix `model.`; None if --on is absent.
@@ -188,11 +189,11 @@ class Sides:
     def describe_differences(self, pairs: pd.DataFrame, noun: str = "point") -> Iterator[str]:
         """Yield sentences on further differences of the sides, and on omitted points and runs.
 
-        Further differences are columns in which the sides differ although no condition names the
-        column.
+        A point is one configuration to measure. Further differences are columns in which the sides
+        differ although no condition names the column.
 
         Args:
-            pairs: The pairs of points, as `pair` returns them.
+            pairs: The points that both sides measured, as `pair` returns them.
             noun: Noun for a point in these sentences, in the singular.
         """
         attrs = pairs.attrs
@@ -254,7 +255,7 @@ class Sides:
         measured.
 
         Args:
-            pairs: The pairs of points, as `pair` returns them.
+            pairs: The points that both sides measured, as `pair` returns them.
             noun: Noun for a point in the sentence, in the singular.
         """
         attrs = pairs.attrs
@@ -286,12 +287,12 @@ class Sides:
         """Return the result of a comparison of these sides.
 
         Args:
-            cells: A row per pair of points.
-            families: A row per family.
+            cells: A row per configuration that both sides measured, with the ratio of A to B.
+            families: A row per model family, with its mean ratio.
             options: The options of the comparison.
             sentences: The findings as text.
             picture: Function that draws the figure.
-            answer: The answer in short; None for a comparison without one.
+            answer: The main finding; None for a comparison without one.
             keep: Columns of `cells` that the table shows even if they do not vary, in addition to
                 `KEPT`.
         """
@@ -310,12 +311,12 @@ class Sides:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Compared(Result):
-    """The result of a comparison of two sides.
+    """The result of a comparison of two sides, A and B.
 
     Attributes:
-        cells: A row per pair of points.
-        families: A row per family.
-        options: The options.
+        cells: A row per configuration that both sides measured, with the ratio of A to B.
+        families: A row per model family, with its mean ratio.
+        options: The options of the comparison.
     """
 
     cells: pd.DataFrame
@@ -326,7 +327,7 @@ class Compared(Result):
 def choose_sides(
     frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], *, pool: bool
 ) -> Sides:
-    """Select the runs of both sides of a comparison.
+    """Select the runs of both sides, A and B, of a comparison.
 
     The runs of a side must agree in their environment and timing protocol, unless `pool` is set.
 
@@ -362,11 +363,11 @@ def choose_sides(
 
 
 def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> ScatterPriors:
-    """Return priors of the measurement scatter for a comparison, updated with other runs.
+    """Return prior distributions of the measurement scatter for a comparison of A and B.
 
-    The priors of the device class are updated with the ok runs of `frame` that belong to neither
-    side but used a device and a host that occur in a side. If `frame` lacks the column `device` or
-    `host`, the priors of the device class are returned without an update.
+    The starting point is the prior of the device class. It is updated with the ok runs of `frame`
+    that belong to neither side but used a device and a host that occur in a side. If `frame` lacks
+    the column `device` or `host`, it is returned without an update.
 
     Args:
         frame: All runs, including those of both sides.
@@ -411,11 +412,11 @@ def _example_sides(frame: pd.DataFrame, names: Sequence[str]) -> str:
 def _choose_side(
     frame: pd.DataFrame, conditions: Sequence[str], name: str, *, pool: bool
 ) -> tuple[pd.DataFrame, str]:
-    """Return the runs of one side and the name of the side.
+    """Return the runs of one side of a comparison, and the name of the side.
 
     Args:
         frame: All runs.
-        conditions: Conditions of the side; at least one.
+        conditions: Conditions of the side, such as "device=V100"; at least one.
         name: Option of the side that messages name, such as "--a".
         pool: Whether runs that differ in their environment or protocol are accepted.
 
@@ -450,15 +451,15 @@ def _choose_side(
 
 
 def is_speed(metric: str) -> bool:
-    """Return whether a better value of a metric means faster."""
+    """Return whether a metric measures speed, so that a better value means faster."""
     return registered(metric).unit in _SPEED_UNITS or "utilization" in metric
 
 
 def format_mean(value: float, low: float, high: float) -> str:
-    """Format a geometric mean over points with its interval, such as "1.2 (1.1 to 1.3)".
+    """Format a geometric mean with its interval, such as "1.2 (1.1 to 1.3)".
 
     Args:
-        value: The mean.
+        value: The mean over points (measured configurations).
         low: Lower end of the interval. If it is NaN, the text says that there are too few points
             for an interval.
         high: Upper end of the interval.
@@ -470,10 +471,10 @@ def format_mean(value: float, low: float, high: float) -> str:
 
 
 def _name_points(pairs: pd.DataFrame, keep: Sequence[str]) -> pd.DataFrame:
-    """Return the columns of pairs that vary, preceded by the names of the points.
+    """Return the columns that vary between points, after a column with the names of the points.
 
     Args:
-        pairs: The pairs of points, as `pair` returns them.
+        pairs: The points that both sides measured, as `pair` returns them.
         keep: Columns to return even if they do not vary.
     """
     if not len(pairs):
@@ -482,10 +483,10 @@ def _name_points(pairs: pd.DataFrame, keep: Sequence[str]) -> pd.DataFrame:
 
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
-    """Return pairs of points without the columns that are constant or empty.
+    """Return a table of paired points without the columns that are constant or empty.
 
     Args:
-        pairs: The pairs, as `pair` returns them.
+        pairs: A row per configuration that both sides measured, as `pair` returns them.
         keep: Columns that are never removed.
     """
     if not len(pairs):
@@ -514,11 +515,13 @@ def make_answer(
     margin: float,
     verdict: str = "verdict",
 ) -> AnalysisAnswer:
-    """Return the answer of a comparison of two sides on the points that both measured.
+    """Return the main finding of a comparison of A and B, over the points that both measured.
+
+    A point is one configuration to measure.
 
     Args:
         row: Statistics of all these points, as `Contrast.row` and `judge` return them.
-        contrast: The pairs of points.
+        contrast: The points with their ratios of A to B.
         sides: The sides.
         metric: Column of the compared metric.
         margin: Largest relative difference that counts as equal, such as 0.05 for 5%.
@@ -552,7 +555,11 @@ def make_answer(
 
 
 def _mean_ratio(row: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """Return the geometric mean of the ratios of a comparison, and the two ends of its interval."""
+    """Return the geometric mean of the ratios of a comparison, and the two ends of its interval.
+
+    Args:
+        row: Statistics of all points, as `Contrast.row` returns them.
+    """
     return (
         float(row["geometric_mean"]),
         float(row["geometric_mean_low"]),
@@ -596,13 +603,13 @@ def _describe_decision(
 def _describe_lead(
     names: Sequence[str], ratio: tuple[float, float, float], wins: int, points: int, metric: str
 ) -> str:
-    """State by what factor one side leads the comparison.
+    """State by what factor one side leads the comparison, and on how many points.
 
     Args:
         names: Name of the leading side, then name of the trailing side.
         ratio: The mean ratio of the leading side to the trailing side, and the ends of its
             interval.
-        wins: Number of points on which the leading side is ahead.
+        wins: Number of points (configurations) on which the leading side is ahead.
         points: Number of all points.
         metric: Column of the compared metric.
     """
@@ -614,9 +621,12 @@ def _describe_lead(
 
 
 def format_ratio(value: float, low: float, high: float) -> tuple[str, str]:
-    """Return a ratio and its 95% interval as two texts, such as "5.32x" and "95% CI 3.9x to 7.2x".
+    """Format a ratio and its 95% interval as two texts: "5.32x" and "95% CI 3.9x to 7.2x".
 
-    If an end of the interval is not finite, the second text is "no interval".
+    Args:
+        value: The ratio.
+        low: Lower end of the interval.
+        high: Upper end of the interval. If an end is not finite, the second text is "no interval".
     """
     if not math.isfinite(low) or not math.isfinite(high):
         return f"{value:.3g}x", "no interval"
@@ -625,14 +635,14 @@ def format_ratio(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 def describe_basis(contrast: Contrast) -> str:
-    """Return the main contributions to the interval of a mean ratio over points, as text.
+    """Return the main sources of uncertainty of a mean ratio, as text.
 
-    The largest contribution comes first. A contribution whose variance comes mostly from its prior,
-    rather than from the measurements, is marked "(mostly the prior)". The text is empty if there
-    are no contributions.
+    The source with the largest variance comes first. A source is marked "(mostly the prior)" if its
+    variance comes mostly from a prior distribution rather than from the measurements. The text is
+    empty if no source is known.
 
     Args:
-        contrast: The pairs of points whose mean ratio has the interval.
+        contrast: The points (configurations) that both sides measured, with their ratios.
     """
     effects = contrast.effects
     total = sum(effect.half_width**2 for effect in effects)
@@ -657,7 +667,7 @@ def describe_share(
     """Return on how many points the leading side is ahead, with the interval of this share.
 
     Args:
-        row: Statistics of all points, as `Contrast.row` returns them.
+        row: Statistics of all points (measured configurations), as `Contrast.row` returns them.
         names: The names of A and B.
         word: "faster" or "better".
         noun: Noun for a point, in the singular.
@@ -681,12 +691,12 @@ def describe_share(
 
 
 def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> Iterator[str]:
-    """Yield a sentence with the geometric mean of the ratios for other, similar models.
+    """Yield a sentence with the geometric mean ratio to expect for other, similar models.
 
     Yields nothing if the sample of models is too small for an interval.
 
     Args:
-        row: Statistics of all points, as `Contrast.row` returns them.
+        row: Statistics of all points (measured configurations), as `Contrast.row` returns them.
         inverted: Whether to state the ratio of B to A instead of A to B.
     """
     value = float(row["geometric_mean"])
@@ -703,8 +713,9 @@ def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> It
 def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[str]:
     """Yield a sentence on the share of points on which A is ahead, including unpaired points.
 
-    An unpaired point was measured on one side only, so the sentence states the lowest and the
-    highest possible share. Yields nothing if every point is paired.
+    A point is one configuration to measure. An unpaired point was measured on one side only, so the
+    sentence states the lowest and the highest possible share. Yields nothing if every point is
+    paired.
 
     Args:
         row: Statistics of all points, as `Contrast.row` returns them.
@@ -723,14 +734,15 @@ def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[
 
 
 def describe_confounding(contrast: Contrast) -> Iterator[str]:
-    """Yield sentences on effects that cannot be separated from the compared difference.
+    """Yield sentences on effects that cannot be separated from the difference between A and B.
 
-    Examples are effects of sessions, of the order of measurement, and of lost replicates. Each
-    sentence states what the interval assumes about the effect. Yields nothing without evidence on
-    the schedule of the runs.
+    Examples are effects of sessions (runs measured in one go), of the order of measurement, and of
+    lost replicates. Each sentence states what the interval assumes about the effect. Yields nothing
+    if it is not known when the runs were measured.
 
     Args:
-        contrast: The pairs of points, with the evidence on their runs.
+        contrast: The configurations that both sides measured, with the schedule and scatter of
+            their runs.
     """
     if contrast.evidence is None or not len(contrast.pairs):
         return
@@ -755,14 +767,15 @@ def describe_confounding(contrast: Contrast) -> Iterator[str]:
 
 
 def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence if the interval allows for session effects or drift.
+    """Yield a sentence if the interval allows for effects of sessions or for drift.
 
-    Session effects matter if the sides were measured in different sessions, and drift if they were
-    measured in separate blocks of a session.
+    A session is a series of runs measured in one go. Its conditions matter if the sides were
+    measured in different sessions. Drift matters if they were measured in separate blocks of a
+    session.
 
     Args:
-        contrast: The pairs of points.
-        evidence: Schedule and scatter of the runs behind these pairs.
+        contrast: The configurations that both sides measured.
+        evidence: Schedule and scatter of the runs of these configurations.
     """
     effect = next((each for each in contrast.effects if each.name == "sessions"), None)
     if effect is None or effect.half_width < _MIN_STATED_HALF_WIDTH:
@@ -792,14 +805,14 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
 
 
 def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence if a small ratio may be due to the workers instead of the sides.
+    """Yield a sentence if a small ratio may be due to the worker processes instead of the sides.
 
-    A worker is a process that measures points. If all runs belong to one session, a difference
-    between the workers of the two sides looks like a difference between the sides.
+    If all runs belong to one session, a difference between the workers that measured the two sides
+    looks like a difference between the sides.
 
     Args:
-        contrast: The pairs of points.
-        evidence: Schedule and scatter of the runs behind these pairs.
+        contrast: The configurations that both sides measured.
+        evidence: Schedule and scatter of the runs of these configurations.
     """
     is_small = abs(float(np.log(contrast.ratios).mean())) < _WORKER_EFFECT
     if is_small and len(np.unique(evidence.schedule.session)) == 1:
@@ -813,8 +826,8 @@ def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each effect of order, position, drivers or protocol in the interval.
 
     Args:
-        contrast: The pairs of points.
-        evidence: Schedule and scatter of the runs behind these pairs.
+        contrast: The configurations that both sides measured.
+        evidence: Schedule and scatter of the runs of these configurations.
     """
     names = {each.name for each in contrast.effects if each.half_width >= _MIN_STATED_HALF_WIDTH}
     priors = evidence.priors
@@ -841,10 +854,11 @@ def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
 
 
 def describe_interval_sources(pairs: pd.DataFrame) -> str:
-    """Return a sentence that counts the intervals of single ratios by their source.
+    """Return a sentence that counts the intervals of single ratios by the source of their scatter.
 
     Args:
-        pairs: The pairs of points, with the column `interval_source`.
+        pairs: The configurations that both sides measured, one row each, with the column
+            `interval_source`, such as "replicates" or "prior".
     """
     counts = pairs["interval_source"].value_counts()
     texts = [f"{count} {_INTERVAL_SOURCES[str(name)]}" for name, count in counts.items()]
@@ -852,13 +866,13 @@ def describe_interval_sources(pairs: pd.DataFrame) -> str:
 
 
 def rare_event_caveat(points: int) -> Iterator[str]:
-    """Yield a caveat that the measured points may miss events that are rare.
+    """Yield a caveat that the measured configurations may miss rare events.
 
-    With probability 5%, none of n points shows an event that affects a share of 1 - 0.05^(1/n) of
-    all points. The caveat states this share. Yields nothing if the share is below 1%.
+    With a probability of 5%, n points show no event that affects a share of 1 - 0.05^(1/n) of all
+    points. The caveat states this share. Yields nothing if the share is below 1%.
 
     Args:
-        points: Number n of measured points.
+        points: Number n of points (measured configurations).
     """
     share = 1.0
     if points:

@@ -1,9 +1,9 @@
-"""Choice between two upgrades of the same points: which upgrade helps each point more.
+"""Choice between two hardware upgrades of the same points: which one helps each point more.
 
-The errors of both predictions are correlated: they share the fit of the present device, and much of
-the difference between specified and reached gains. The interval of the ratio is therefore narrower
-than the intervals of the speedups suggest. A choice is undecided if the 95% interval of the ratio
-includes 1.
+A point is one measured configuration. The errors of both predictions are correlated: they share the
+fit of the present device, and much of the difference between specified and reached gains. The
+interval of the ratio is therefore narrower than the intervals of the speedups suggest. A choice is
+undecided if the 95% interval of the ratio includes 1.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ _MAX_FAMILIES = 6
 
 
 class Alternative(NamedTuple):
-    """One of the two upgrades.
+    """One of two hardware upgrades, with its predicted speedups.
 
     Attributes:
         name: The upgrade as the subject of a sentence.
-        log_speedups: (p, draws) sampled logarithms of the predicted speedups of p points.
-        measured: (p,) measured speedups of the same points; NaN for points that were not measured.
+        log_speedups: (p, draws) sampled logarithms of the predicted speedups of p points (measured
+            configurations).
+        measured: (p,) measured speedups of the same points; NaN for points that were not measured
+            on the upgrade.
     """
 
     name: str
@@ -41,10 +43,10 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UpgradeChoice:
-    """Two upgrades of p points.
+    """Two hardware upgrades of p points, to be compared.
 
     Attributes:
-        points: The p points, one row each.
+        points: The p points (measured configurations), one row each.
         first: The first upgrade.
         second: The second upgrade. Draws at the same position use the same sampled fit in both.
     """
@@ -55,7 +57,7 @@ class UpgradeChoice:
 
     @property
     def log_ratios(self) -> np.ndarray:
-        """(p, draws) sampled logarithms of the first speedup relative to the second."""
+        """(p, draws) sampled logarithms of the first upgrade's speedup relative to the second's."""
         return np.asarray(self.first.log_speedups - self.second.log_speedups)
 
     def table(self) -> pd.DataFrame:
@@ -99,7 +101,7 @@ class UpgradeChoice:
         return np.select([low > 1, high < 1], names, UNDECIDED)
 
     def answer(self) -> AnalysisAnswer:
-        """State which upgrade helps the points more, or that it is undecided."""
+        """State which upgrade makes the points faster on average, or that it is undecided."""
         ratio, low, high = interval(self.log_ratios.mean(axis=0))
         table = self.table()
         count = len(table)
@@ -144,7 +146,7 @@ class UpgradeChoice:
         return ", ".join([*parts, f"undecided: {counts.get(UNDECIDED, 0):,}"])
 
     def sentences(self) -> Iterator[str]:
-        """Yield the findings: both speedups, the better upgrade by family, a check by measurement.
+        """Yield the findings: both speedups, the better upgrade by model family, and a check.
 
         The check compares the prediction with the points that were measured on both upgrades.
         """
@@ -189,7 +191,9 @@ class UpgradeChoice:
         )
 
     def draw(self) -> drawing.Figure:
-        """Draw the ratio of the speedups over the parameters, colored by the better upgrade."""
+        """Draw the ratio of both speedups over the size of the model, colored by the better
+        upgrade.
+        """
         table = self.table()
         figure, panels = drawing.panels(1, 6.0, 4.4)
         axes = panels[0]
@@ -209,10 +213,13 @@ class UpgradeChoice:
 
 
 def interval(log_values: np.ndarray) -> np.ndarray:
-    """Return the median and the 95% interval of draws of logarithms along the last axis.
+    """Return the median and the 95% interval of sampled logarithms, after exponentiation.
+
+    Args:
+        log_values: (..., draws) the samples.
 
     Returns:
-        (3, ...) median, lower end and upper end, not as logarithms.
+        (3, ...) median, lower end and upper end.
     """
     return np.asarray(np.exp(np.quantile(log_values, (0.5, 0.025, 0.975), axis=-1)))
 
@@ -224,18 +231,21 @@ def _times(value: float) -> str:
 def mark_points(
     axes: Any, table: pd.DataFrame, *, column: str, by: str, names: Sequence[str]
 ) -> tuple[pd.Series, str, list[str]]:
-    """Mark each point over its size; up to 150 points get interval bars.
+    """Mark each point (measured configuration) over its size.
+
+    Up to 150 points get interval bars.
 
     Args:
         axes: Matplotlib axes.
-        table: Rows with `parameters`, `step_time_ms`, `column`, `column`_low and `column`_high.
+        table: A row per point with `parameters`, `step_time_ms`, the given column, and the ends of
+            its interval, `<column>_low` and `<column>_high`.
         column: The column to draw on the vertical axis.
         by: The column that colors the marks.
         names: The values of the column `by`, in the order of the colors.
 
     Returns:
-        The size of each point (trainable parameters, or the step time if no point has any), the
-        label of the size, and the names that were drawn.
+        The size of each point (trainable parameters, or the step time in ms if no point has any),
+        the label of the size, and the names that were drawn.
     """
     x = table["parameters"]
     x_label = "trainable parameters"
