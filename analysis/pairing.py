@@ -270,8 +270,7 @@ def direction(metric: str) -> str:
 
 
 def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """Return the name of the metric to compare, with a correction for the machine's speed if
-    possible.
+    """Return the name of the metric to compare, with a correction for machine speed if possible.
 
     The corrected metric is the value at the machine's reference speed. It does not include changes
     of the machine's speed between runs. It is used if all ok runs of both sides have it, record

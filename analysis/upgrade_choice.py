@@ -191,9 +191,7 @@ class UpgradeChoice:
         )
 
     def draw(self) -> drawing.Figure:
-        """Draw the ratio of both speedups over the size of the model, colored by the better
-        upgrade.
-        """
+        """Draw the ratio of both speedups over the model size, colored by the better upgrade."""
         table = self.table()
         figure, panels = drawing.panels(1, 6.0, 4.4)
         axes = panels[0]

@@ -1,7 +1,7 @@
 """`audit`: the conclusions that result files of other benchmark harnesses support.
 
-`series` is the data model. `microbenchmarks`, `language_benchmarks`, `load_tests` and
-`training_logs` read the formats. `files` detects the format of a file, `conclusions` draws the
+`series` is the data model. `microbenchmarks`, `language_benchmarks`, `load_tests`, `llama_bench`
+and `training_logs` read the formats. `files` detects the format of a file, `conclusions` draws the
 conclusions, and `command` is the sub-command.
 """
 

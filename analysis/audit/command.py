@@ -1,4 +1,4 @@
-"""The sub-command `audit`."""
+"""The sub-command `audit`, which reads result files of other benchmark harnesses."""
 
 import json
 from collections import Counter
@@ -39,7 +39,7 @@ _COUNT_TEXTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(Arguments):
-    """Options of `audit`: the files to read."""
+    """Options of `audit`: the result files to read, and the file to write."""
 
     files: tuple[str, ...] = option(
         text="result files of one side, one per session",
@@ -97,7 +97,11 @@ def _shortened(name: str) -> str:
 
 
 def _answer(findings: Sequence[AuditFinding]) -> AnalysisAnswer:
-    """State the verdict of a single comparison, or the number of comparisons with each verdict."""
+    """State the verdict of a single comparison, or count the comparisons by verdict.
+
+    Args:
+        findings: All findings. Those with a verdict are comparisons.
+    """
     compared = [finding for finding in findings if finding.verdict]
     if len(compared) == 1:
         (only,) = compared

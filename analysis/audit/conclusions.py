@@ -1,11 +1,11 @@
-"""Conclusions that the series of one side, or of two sides, support.
+"""Conclusions that the measurements of one side, or of two sides, support.
 
-A file contains the series of one session, which are usually measured one after another. It only
-shows how each series scatters within that session. The difference between two files includes the
-difference between their sessions. With three or more sessions per side, Welch's t-test decides,
-with each session as one observation. With fewer sessions, the prior in `paradnn.statistics.priors`
-supplies the scatter between sessions. The same prior supplies the drift between two series of one
-file.
+A series is one measured quantity of one session, such as the time of a benchmark. A file contains
+the series of one session, which are usually measured one after another. It only shows how each
+series scatters within that session. The difference between two files includes the difference
+between their sessions. With three or more sessions per side, Welch's t-test decides, with each
+session as one observation. With fewer sessions, the prior in `paradnn.statistics.priors` supplies
+the scatter between sessions. The same prior supplies the drift between two series of one file.
 """
 
 import math
@@ -40,10 +40,10 @@ _MIN_VALUES_FOR_TREND = 10
 
 
 class AuditFinding(NamedTuple):
-    """A statement about a series, or about the ratio of two series.
+    """A statement about one measured quantity, or about the ratio of two of them.
 
     Attributes:
-        about: Name of the series; empty for a statement about a file.
+        about: Name of the quantity, such as a benchmark; empty for a statement about a file.
         sentence: The statement.
         verdict: "faster", "slower", "equal", "different", "undecided" or "not comparable"; empty if
             nothing is compared.
@@ -68,11 +68,11 @@ def draw_conclusions(
     """Yield findings about the sessions of one side, or about the differences between two sides.
 
     Args:
-        side: Sessions of the first side.
-        other_side: Sessions of the second side; empty if there is only one.
+        side: Content of the result files of the first side, one per session.
+        other_side: The same for the second side; empty if there is only one.
 
     Yields:
-        Findings: first the failures that harnesses report, then one finding per series.
+        Findings: first the failures that harnesses report, then one finding per measured quantity.
 
     Raises:
         DataError: If the sides share no benchmark.
@@ -90,7 +90,7 @@ def draw_conclusions(
 
 
 def _describe(series: Series) -> AuditFinding:
-    """Describe how a series scatters within its session, and whether it was steady."""
+    """Describe how a measured quantity scatters within its session, and whether it was steady."""
     value = format_value(series.center, series.unit)
     if series.count >= 2:
         sample = counted(series.count, series.observation)
@@ -110,7 +110,11 @@ def _describe(series: Series) -> AuditFinding:
 
 
 def _describe_stability(series: Series) -> str:
-    """Return sentences about a trend and an outlier, each after a space; empty if none."""
+    """Return sentences about a trend and an outlier in the measurements of a session.
+
+    Returns:
+        The sentences, each after a space; empty if there is neither, or too few measurements.
+    """
     values = series.values
     if len(values) < _MIN_VALUES_FOR_TREND:
         return ""
@@ -130,7 +134,11 @@ def _describe_stability(series: Series) -> str:
 
 
 def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
-    """Compare the first timed command of one file with each of the others."""
+    """Compare the first timed shell command of one file with each of the others.
+
+    Args:
+        series: The series of the file. Series without a command or without raw values are ignored.
+    """
     comparable = [entry for entry in series if entry.values and entry.command]
     if not 2 <= len(comparable) <= _MAX_SERIES_COMPARED:
         return
@@ -212,7 +220,12 @@ def _compare_conditions(
 
 
 def _compare_sessions(first: Sequence[Series], second: Sequence[Series]) -> AuditFinding:
-    """Compare the sessions of one series on two sides."""
+    """Compare one measured quantity on two sides.
+
+    Args:
+        first: The quantity in each session of the first side.
+        second: The quantity in each session of the second side.
+    """
     name = first[0].name
     obstacle = _comparison_obstacle([*first, *second])
     if obstacle:
@@ -252,7 +265,7 @@ def _prior_component(logs: Sequence[Sequence[float]], prior: VariancePrior) -> C
     The sessions of a side that are copies of each other count as one.
 
     Args:
-        logs: Per side, the logarithm of each session's center.
+        logs: For each side, the logarithm of the median or mean of each session.
         prior: Prior of the scatter between sessions.
     """
     squares = 0.0
@@ -274,11 +287,11 @@ def _prior_component(logs: Sequence[Sequence[float]], prior: VariancePrior) -> C
 def _judge(
     series: Series, decision: Decision, difference: str, sides: tuple[str, str]
 ) -> tuple[str, str]:
-    """Return the verdict on a ratio, and the verdict as a statement.
+    """Return the verdict on a ratio as a word, such as "faster", and as a statement.
 
     Args:
-        series: A series of the first side.
-        decision: The decision about the ratio.
+        series: The quantity on the first side, in any of its sessions.
+        decision: The decision about the ratio of the first to the second side.
         difference: The difference as text.
         sides: Names of the sides.
     """
@@ -294,7 +307,13 @@ def _judge(
 
 
 def _describe_difference(first: Sequence[Series], second: Sequence[Series], ratio: float) -> str:
-    """Describe the values of both sides: "10 ms against 11 ms, differing by 10%"."""
+    """Describe the values of both sides: "10 ms against 11 ms, differing by 10%".
+
+    Args:
+        first: The quantity in each session of the first side.
+        second: The quantity in each session of the second side.
+        ratio: Value of the first side over value of the second side, or its inverse.
+    """
     unit = first[0].unit
     first_value, second_value = (
         format_value(statistics.geometric_mean(series.center for series in sessions), unit)
@@ -304,7 +323,11 @@ def _describe_difference(first: Sequence[Series], second: Sequence[Series], rati
 
 
 def _comparison_obstacle(sessions: Sequence[Series]) -> str:
-    """Return why series of the same name cannot be compared; empty if they can."""
+    """Return why the sessions of a quantity cannot be compared; empty if they can.
+
+    Args:
+        sessions: The quantity in each session of both sides.
+    """
     units = {series.unit for series in sessions}
     if len(units) > 1:
         return f"the units differ ({format_values({unit or 'none' for unit in units})})"
@@ -315,7 +338,7 @@ def _comparison_obstacle(sessions: Sequence[Series]) -> str:
 
 
 def _log_goodness(series: Series) -> float:
-    """Return the logarithm of the center, negated if lower values are better."""
+    """Return the logarithm of a series' median or mean, negated if lower values are better."""
     if series.better == "lower":
         return -math.log(series.center)
     return math.log(series.center)
@@ -330,7 +353,7 @@ def _list_missing(
 
 
 def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
-    """Return the series of a side by name; each name has one series per session."""
+    """Return the measured quantities of a side: name -> the quantity in each session."""
     by_name: dict[str, list[Series]] = {}
     for results in side:
         for series in results.series:
@@ -339,7 +362,12 @@ def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
 
 
 def format_value(value: float, unit: str) -> str:
-    """Format a value with its unit: "1.2 ms", "8.86 GB", "10/s"."""
+    """Format a value with its unit: "1.2 ms", "8.86 GB", "10/s".
+
+    Args:
+        value: The value; if it is a time, in seconds.
+        unit: Its unit, such as "s", "B" or "1/s".
+    """
     if unit != "s":
         return format_number(value, unit, digits=3)
     if value >= _ROUNDS_UP * 1000:
@@ -351,7 +379,10 @@ def format_value(value: float, unit: str) -> str:
 
 
 def _format_difference(ratio: float) -> str:
-    """Format a ratio as a difference: "13%", or "a factor of 2.5" for a factor of 2 or more."""
+    """Format a ratio as a difference, such as "13%".
+
+    A ratio of 2 or more, or of 0.5 or less, becomes a factor, such as "a factor of 2.5".
+    """
     factor = max(ratio, 1 / ratio)
     if factor < 2:
         percent = 100 * (factor - 1)

@@ -1,4 +1,4 @@
-"""Detect which harness wrote a file, and read it."""
+"""Detect which benchmark harness wrote a result file, and read it."""
 
 import dataclasses
 import gzip
@@ -41,11 +41,12 @@ _JSON_LINE = re.compile(r"^[ \t]*[{\[]", re.MULTILINE)
 
 
 class Harness(NamedTuple):
-    """A harness whose files can be read.
+    """A benchmark harness whose result files can be read.
 
     Attributes:
-        read: Reads a document.
-        file: The option that writes the results, or the name of the file, for messages.
+        read: Function that yields the measurements in a parsed file; nothing if a different harness
+            wrote it.
+        file: The option of the harness that writes the file, or the name of the file, for messages.
     """
 
     read: Callable[[Any], Reading]
@@ -73,10 +74,10 @@ READERS: dict[str, Harness] = {
 
 
 def read_results(path: Path) -> list[Results]:
-    """Read the sessions in a result file.
+    """Read the sessions in the result file of a benchmark harness.
 
-    A file is one session. If its harness appends an entry per run (JSON lines, or a list), each
-    entry is one session.
+    A file is one session: measurements taken in one go. If its harness appends an entry per run
+    (JSON lines, or a list), each entry is one session.
 
     Args:
         path: A file in the format of one of `READERS`, in UTF-8, UTF-16 or UTF-32, or compressed by
@@ -150,10 +151,14 @@ def _too_large(path: Path) -> DataError:
 
 
 def _parse_documents(text: str) -> Iterator[tuple[Sequence[Any], bool]]:
-    """Yield the possible readings of a text: its documents, and whether parts are not JSON.
+    """Yield the ways to read a text: first as JSON, then as plain text.
 
-    The first reading is the JSON in the text, which may be between other lines. If there are other
-    lines, the second reading is a single document with the whole text under the key `text`.
+    The first is used if the text contains JSON, possibly between other lines. The second is used if
+    there are other lines, or no JSON.
+
+    Yields:
+        The documents, and whether parts of the text were not read. The documents are the JSON
+        objects, or a single object with the whole text under the key `text`.
     """
     documents, unread = _parse_json(text)
     if documents:
@@ -194,10 +199,13 @@ def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
 
 
 def _merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Merge the objects of one session into one document; None if each object is a session.
+    """Merge the JSON objects of one session into one document; None if each object is a session.
 
     JMH and llama-bench write a list of results, AIPerf a line per request, `cargo criterion` and
     `go test -json` a line per event.
+
+    Args:
+        messages: The objects of a file, in order.
     """
     if not messages:
         return None
@@ -221,9 +229,13 @@ def _skip_whitespace(text: str, position: int) -> int:
 
 
 def _read_document(label: str, document: Any) -> Results | None:
-    """Return the session in a document; None if no reader finds a series or a note in it.
+    """Return the session in a document; None if no reader finds a measurement or a report in it.
 
-    If no reader finds a series, the result has the notes of the first reader that finds any.
+    If no reader finds a measurement, the result has the reports of the first reader that finds any.
+
+    Args:
+        label: Name of the document for messages, such as the path of the file.
+        document: A JSON object.
     """
     best = None
     for name, harness in READERS.items():
@@ -247,7 +259,10 @@ def _read_document(label: str, document: Any) -> Results | None:
 
 
 def _with_distinct_names(series: Sequence[Series]) -> tuple[Series, ...]:
-    """Number series of the same name; otherwise they would count as sessions of one series."""
+    """Append numbers to the names of series with the same name.
+
+    Otherwise they would count as sessions of one series.
+    """
     seen: Counter[str] = Counter()
     distinct = []
     for entry in series:

@@ -1,6 +1,7 @@
 """Readers for benchmark tools of single languages: pyperf, JMH, Go's testing package, Criterion.rs.
 
-Units, kinds, repetitions and failures are read as each tool's documentation and source define them.
+Units, kinds of benchmark, repetitions and failures are read as each tool's documentation and source
+define them.
 """
 
 import math
@@ -196,7 +197,7 @@ class _GoText:
     Attributes:
         settings: Key -> the distinct values in lines of the form "key: value".
         results: (package, benchmark, unit) -> values.
-        directions: Unit -> "higher" or "lower", whichever is better.
+        directions: Unit -> "higher" or "lower", the direction of better values.
         failures: Benchmarks that failed or were skipped.
     """
 
@@ -355,7 +356,7 @@ def _per_iteration(counts: Any, totals: Any) -> list[float]:
 
 
 def _list(value: Any) -> list[Any]:
-    """Return a JSON value if it is a list, else an empty list."""
+    """Return a JSON value if it is a list; an empty list for any other value."""
     if isinstance(value, list):
         return value
     return []

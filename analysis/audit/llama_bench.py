@@ -92,7 +92,11 @@ def _settings(test: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _name(test: Mapping[str, Any]) -> str:
-    """Return the name that llama-bench prints for a test, such as "pp512+tg128 @ d1024"."""
+    """Return the name that llama-bench prints for a test, such as "pp512+tg128 @ d1024".
+
+    Args:
+        test: A result of a JSON or CSV output, or a row of a Markdown table.
+    """
     if "test" in test:
         # Versions of 2023 print "pp 512".
         return re.sub(r"^(pp|tg) ", r"\1", str(test["test"]))
@@ -108,7 +112,10 @@ def _name(test: Mapping[str, Any]) -> str:
 
 
 def _csv_tests(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows below each CSV header of llama-bench in a text, with the types of its JSON."""
+    """Yield the rows below each CSV header of llama-bench in a text.
+
+    A row maps each column to a number or a text, as in the JSON output.
+    """
     header: list[str] = []
     for line in text.splitlines():
         cells = _csv_cells(line)
@@ -138,7 +145,11 @@ def _number_or_text(cell: str) -> float | str:
 
 
 def _table_tests(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of each Markdown table of llama-bench in a text."""
+    """Yield the rows of each Markdown table of llama-bench in a text.
+
+    A row maps each column to its text. `avg_ts` and `stddev_ts` hold the rate and its standard
+    deviation in tokens/s.
+    """
     header: Sequence[str] = ()
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]

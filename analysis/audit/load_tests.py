@@ -1,7 +1,7 @@
 """Readers for load tests of servers: AIPerf, GuideLLM, vllm bench and MLPerf's LoadGen.
 
-Units, kinds, repetitions and failures are read as each harness's documentation and source define
-them.
+Units, kinds of metric, repetitions and failures are read as each harness's documentation and source
+define them.
 """
 
 import json
@@ -56,6 +56,10 @@ def read_aiperf(document: Any) -> Reading:
 
     Every metric states its unit. A metric of single requests has a distribution; a total has only
     `avg`. GenAI-Perf's profile_export_genai_perf.json has the same layout.
+
+    Args:
+        document: The parsed file. The lines of profile_export.jsonl, one per request, are under the
+            key `requests`.
     """
     yield from _aiperf_requests(children(document, "requests"))
     yield from _aiperf_settings(child(document, "input_config"))
@@ -90,7 +94,12 @@ def _aiperf_directions() -> dict[str, Direction]:
 
 
 def _aiperf_settings(config: Mapping[str, Any]) -> Reading:
-    """Read the load and the model; later versions write them as a phase and as a list of items."""
+    """Read the load (concurrency, request rate) and the names of the models.
+
+    Args:
+        config: The object `input_config` of the file. Later versions write the load as a phase, and
+            the models as a list of items.
+    """
     load = child(config, "loadgen")
     for phase in children(config, "phases"):
         if phase.get("exclude_from_results") is not True:
@@ -108,7 +117,11 @@ def _aiperf_settings(config: Mapping[str, Any]) -> Reading:
 
 
 def _aiperf_requests(requests: Sequence[Mapping[str, Any]]) -> Reading:
-    """Read profile_export.jsonl, which contains the metrics of each request."""
+    """Read profile_export.jsonl, which contains the metrics of each request.
+
+    Args:
+        requests: The lines of the file. Those of the warm-up are ignored.
+    """
     requests = [
         request
         for request in requests
@@ -126,7 +139,7 @@ def _aiperf_requests(requests: Sequence[Mapping[str, Any]]) -> Reading:
 
 
 def _aiperf_observation(name: str) -> str:
-    """Return the noun for one observation of a metric."""
+    """Return the noun for one observation of a metric: "chunk" or "request"."""
     return "chunk" if name == "inter_chunk_latency" else "request"
 
 
@@ -134,6 +147,10 @@ def _aiperf_sweep(document: Any, settings: Mapping[str, Any]) -> Reading:
     """Read profile_export_aiperf_sweep.json: means over the trials of each combination of a sweep.
 
     The standard deviation is over trials, and is missing for a single trial.
+
+    Args:
+        document: The parsed file.
+        settings: The object `metadata` of the file.
     """
     for combination in children(document, "per_combination_metrics"):
         parameters = child(combination, "parameters")
@@ -159,7 +176,12 @@ def _failed_runs(runs: Mapping[str, Any]) -> Reading:
 
 
 def _aiperf_aggregate(document: Any, runs: Mapping[str, Any]) -> Reading:
-    """Read profile_export_aiperf_aggregate.json: means over the runs of one invocation."""
+    """Read profile_export_aiperf_aggregate.json: means over the runs of one invocation.
+
+    Args:
+        document: The parsed file.
+        runs: The object `metadata` of the file, with the number of runs.
+    """
     for name, better in _aiperf_directions().items():
         metric = child(document, "metrics", name)
         summary = {**metric, "count": runs.get("num_successful_runs")}
@@ -201,10 +223,13 @@ def _aiperf_error(error: Mapping[str, Any]) -> str:
 
 
 def read_guidellm(document: Any) -> Reading:
-    """Read a GuideLLM report: one set of metrics per load.
+    """Read a GuideLLM report: one set of metrics per load, such as a request rate.
 
-    Metrics ending in `_ms` are milliseconds, `request_latency` is seconds. Only successful requests
-    count. The rate of a load is the mean of its distribution over time.
+    Metrics ending in `_ms` are in milliseconds, `request_latency` is in seconds. Only successful
+    requests count. The rate of a load is the mean of its distribution over time.
+
+    Args:
+        document: The parsed report.
     """
     entries = children(document, "benchmarks")
     if entries:
@@ -238,8 +263,12 @@ def read_guidellm(document: Any) -> Reading:
 def _guidellm_latency(entry: Mapping[str, Any], statuses: Any) -> dict[str, Any]:
     """Return the statistics of a latency over the successful requests.
 
-    The count of a latency per token is the number of tokens, since GuideLLM weights the mean of
-    each request by its tokens. A request is still one observation.
+    GuideLLM weights the mean latency per token of each request by its tokens, so it counts tokens.
+    Here, one request is one observation.
+
+    Args:
+        entry: The results of a load.
+        statuses: Statistics of the latency by status of the requests, such as `successful`.
     """
     summary = dict(child(statuses, "successful"))
     percentiles = child(summary, "percentiles")
@@ -254,9 +283,19 @@ def _guidellm_latency(entry: Mapping[str, Any], statuses: Any) -> dict[str, Any]
 def _guidellm_rate(
     full_name: str, name: str, entry: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> Series | Note | None:
-    """Return the mean of a rate over time; a note if the totals of the load contradict it.
+    """Return the mean of a rate over time.
 
-    The count of the summary is of intervals between events, not of repetitions.
+    The count in the summary is the number of intervals between events, not of repetitions, so it is
+    ignored.
+
+    Args:
+        full_name: Name of the rate with that of the load.
+        name: Name of the rate, such as "requests_per_second".
+        entry: The results of the load.
+        summary: Statistics of the rate over the successful requests.
+
+    Returns:
+        The rate as a series. If the totals of the load contradict it, a note; None without a rate.
     """
     mean = finite_number(summary.get("mean", summary.get("median")))
     total, noun = _guidellm_total(name, entry)
@@ -275,7 +314,15 @@ def _guidellm_rate(
 
 
 def _guidellm_total(name: str, entry: Mapping[str, Any]) -> tuple[float, str]:
-    """Return what a rate counts, summed over the successful requests of a load, and its noun."""
+    """Return the number of requests or tokens behind a rate, and a noun for them.
+
+    Args:
+        name: Name of the rate, such as "requests_per_second".
+        entry: The results of a load. Only its successful requests count.
+
+    Returns:
+        The number, NaN if unknown; and the noun, such as "output tokens".
+    """
     metrics = child(entry, "metrics")
     if name == "requests_per_second":
         return finite_number(child(metrics, "request_totals").get("successful")), "requests"
@@ -285,7 +332,14 @@ def _guidellm_total(name: str, entry: Mapping[str, Any]) -> tuple[float, str]:
 
 
 def _guidellm_settings(document: Any, entry: Mapping[str, Any]) -> Reading:
-    """Read the model and the data, whose keys differ between versions 0.2, 0.5 and 0.7."""
+    """Read the name of the model and the data of the requests.
+
+    Their keys differ between versions 0.2, 0.5 and 0.7.
+
+    Args:
+        document: The parsed report.
+        entry: The results of the first load.
+    """
     data = child(document, "args").get("data") or child(entry, "request_loader").get("data")
     sources = children(child(document, "config", "spec"), "data")
     if sources:
@@ -300,7 +354,12 @@ def _guidellm_settings(document: Any, entry: Mapping[str, Any]) -> Reading:
 
 
 def _guidellm_load(entry: Mapping[str, Any], position: int) -> str:
-    """Name a load by its strategy and rate, so that only equal loads of two files are compared."""
+    """Name a load by its strategy and rate, so that only equal loads of two files are compared.
+
+    Args:
+        entry: The results of the load.
+        position: Number of the load in the report, which is its name if the strategy is unknown.
+    """
     strategy = (
         child(entry, "config", "strategy")
         or child(entry, "args", "strategy")
@@ -337,6 +396,9 @@ def read_vllm_bench(document: Any) -> Reading:
     """Read results of `vllm bench serve`, `throughput` or `latency`, and of SGLang's bench_serving.
 
     `serve` writes milliseconds, `latency` writes seconds.
+
+    Args:
+        document: The parsed result file.
     """
     fields = child(document)
     yield from text_conditions(
@@ -386,6 +448,9 @@ def read_loadgen(document: Any) -> Reading:
 
     Measurements are in the sections "MLPerf Results Summary" and "Additional Stats". The section
     "Test Parameters Used" contains settings and limits, not measurements.
+
+    Args:
+        document: A mapping whose key `text` holds the content of the file.
     """
     sections = _loadgen_sections(str(child(document).get("text", "")))
     if "MLPerf Results Summary" not in sections:
@@ -433,7 +498,13 @@ def _loadgen_measurement(name: str, text: str) -> Reading:
 
 
 def _loadgen_sections(text: str) -> dict[str, str]:
-    """Return the sections of a summary by title; a title is between two lines of equals signs."""
+    """Return the sections of a summary: title -> text.
+
+    A title is between two lines of equals signs.
+
+    Args:
+        text: Content of mlperf_log_summary.txt.
+    """
     text = text.replace("\r\n", "\n")
     parts = _LOADGEN_SECTION.split(text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

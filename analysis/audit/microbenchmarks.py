@@ -28,7 +28,11 @@ _MAX_LISTED_FAILURES = 5
 
 
 def read_hyperfine(document: Any) -> Reading:
-    """Read `hyperfine --export-json`: seconds per run of each command."""
+    """Read `hyperfine --export-json`: seconds per run of each command.
+
+    Args:
+        document: The parsed file.
+    """
     entries = children(document, "results")
     occurrences = Counter(str(entry.get("command", "?")) for entry in entries)
     for entry in entries:
@@ -52,6 +56,12 @@ def _without_failures(entry: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the times of the successful runs of a command, and a note about failed runs.
 
     If all runs failed, or the file does not say which runs failed, return the times of all runs.
+
+    Args:
+        entry: Results of hyperfine for one command.
+
+    Returns:
+        The times in seconds as a JSON value, and the note; empty if no run failed.
     """
     times = entry.get("times")
     exit_codes = entry.get("exit_codes")
@@ -70,7 +80,7 @@ def _without_failures(entry: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _hyperfine_zeros(name: str, times: Any) -> Reading:
-    """Report times that are zero after hyperfine has subtracted the start of the shell."""
+    """Report times that are zero after hyperfine has subtracted the start-up time of the shell."""
     if not isinstance(times, list):
         return
     zeros = sum(finite_number(time) == 0 for time in times)
@@ -83,7 +93,11 @@ def _hyperfine_zeros(name: str, times: Any) -> Reading:
 
 
 def read_pytest_benchmark(document: Any) -> Reading:
-    """Read `pytest --benchmark-json` or a saved run: seconds per call, one value per round."""
+    """Read `pytest --benchmark-json` or a saved run: seconds per call, one value per round.
+
+    Args:
+        document: The parsed file.
+    """
     machine = child(document, "machine_info")
     yield from text_conditions(
         {
@@ -107,6 +121,9 @@ def read_google_benchmark(document: Any) -> Reading:
 
     A file of `--benchmark_report_aggregates_only` contains the mean, median and standard deviation
     of the repetitions instead.
+
+    Args:
+        document: The parsed file of Google Benchmark.
     """
     context = child(document, "context")
     yield from text_conditions(
@@ -148,8 +165,12 @@ def read_google_benchmark(document: Any) -> Reading:
 def _google_aggregate(entry: Mapping[str, Any], names: set[str]) -> tuple[str, str] | None:
     """Return the names of benchmark and statistic if an entry summarizes repetitions, else None.
 
-    Versions before 1.5 write no `run_type`, so the suffix of the name must show it. A suffix counts
-    only if the file also has the standard deviation of the benchmark.
+    Versions before 1.5 write no `run_type`, so the suffix of the name must show it. A suffix, such
+    as `_mean`, counts only if the file also has the standard deviation of the benchmark.
+
+    Args:
+        entry: An entry of the list `benchmarks`.
+        names: The names of all entries.
     """
     name = str(entry.get("name", "?"))
     run_type = entry.get("run_type")
@@ -187,6 +208,9 @@ def read_asv(document: Any) -> Reading:
 
     A result is the median of the samples of a benchmark, for each combination of its parameters.
     null marks a failed benchmark, NaN a skipped benchmark.
+
+    Args:
+        document: The parsed file.
     """
     columns = child(document).get("result_columns")
     machine = child(document, "params")
@@ -218,7 +242,12 @@ def read_asv(document: Any) -> Reading:
 
 
 def _asv_cells(entry: Any, columns: Any) -> Mapping[str, Any]:
-    """Return the cells of a benchmark by column name, for the three layouts that asv has used."""
+    """Return the values of a benchmark by column, for the three layouts that asv has used.
+
+    Args:
+        entry: Value of the benchmark in the object `results`.
+        columns: Names of the columns, the value of `result_columns`; None in older files.
+    """
     if isinstance(entry, Mapping):
         return entry
     if isinstance(entry, list) and isinstance(columns, list):
@@ -231,6 +260,11 @@ def _asv_names(name: str, parameters: Any, count: int) -> list[str]:
     """Return the names of the results of a benchmark, in the order of the results.
 
     The results follow the Cartesian product of the parameters; the last parameter varies fastest.
+
+    Args:
+        name: Name of the benchmark.
+        parameters: A list of values for each parameter, as JSON.
+        count: Number of results.
     """
     if isinstance(parameters, list) and all(isinstance(values, list) for values in parameters):
         combinations = list(itertools.product(*parameters))
@@ -259,9 +293,10 @@ def _asv_series(name: str, result: Any, cells: Mapping[str, Any], position: int)
 def _asv_kind(name: str) -> tuple[str, Direction]:
     """Return the unit and the better direction ("higher", "lower" or "unknown") of a benchmark.
 
-    The prefix of the function's name determines both.
+    The prefix of the function's name determines both, such as `time_`.
 
-    asv names a benchmark `module.function` or `module.Class.method`; parameters follow in brackets.
+    Args:
+        name: `module.function` or `module.Class.method`; parameters follow in brackets.
     """
     function = re.split(r"[(\[]", name, maxsplit=1)[0].rpartition(".")[2]
     for pattern, unit, better in _ASV_KINDS:

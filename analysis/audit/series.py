@@ -27,21 +27,21 @@ _COUNTS = ("count", "rounds")
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One measured quantity of one session.
+    """One measured quantity of one session, such as the time of a benchmark.
 
     Attributes:
-        name: What was measured, with the parameters that distinguish it within the file.
+        name: Description of the quantity, with the parameters that distinguish it within the file.
         unit: "s" for every time, "B" for sizes, "1/s" or the harness's own unit for rates, "" if
             the file does not state it.
         center: Median of the measurements, or their mean if the file has no median.
         statistic: Whether `center` is a "median" or a "mean".
         stddev: Standard deviation of the measurements; NaN if the file does not state it.
-        count: Number of measurements behind `center`.
-        values: The measurements in order of time, if they are in the file.
-        better: Whether lower or higher values are better.
+        count: Number of measurements behind `center`; 1 if the file does not state it.
+        values: The measurements in order of time; empty if they are not in the file.
+        better: Whether lower or higher values are better, or "unknown".
         observation: Noun for one measurement: a "run" of a benchmark, a "request" of a load test.
-        version: Version of the benchmark's code, if the harness records it.
-        command: Shell command that was timed, if the harness times commands.
+        version: Version of the benchmark's code; empty if the harness does not record it.
+        command: Shell command that was timed; empty if the harness does not time commands.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Note(NamedTuple):
 
 
 class SharedSetting(NamedTuple):
-    """A setting or a property of the machine in which the compared sides should agree."""
+    """A setting or a property of the machine that should be equal on two compared sides."""
 
     name: str
     value: str
@@ -76,7 +76,16 @@ Reading = Iterator[Series | Note | SharedSetting | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Content of the file of one session."""
+    """The measurements of one session, from a result file of a benchmark harness.
+
+    Attributes:
+        file: Path of the file; for a file with several sessions, also the number of the entry.
+        harness: Name of the harness.
+        series: The measured quantities.
+        notes: Reports of the harness about failures or about the state of the machine.
+        conditions: Settings and properties of the machine that should be equal on two compared
+            sides: name -> value.
+    """
 
     file: str
     harness: str
@@ -99,7 +108,15 @@ def finite_number(value: Any) -> float:
 
 
 def child(document: Any, *keys: str) -> Mapping[str, Any]:
-    """Return the object at a path of keys; an empty object if there is none."""
+    """Return the nested JSON object at a path of keys.
+
+    Args:
+        document: A JSON value.
+        *keys: The keys, from the outermost object to the innermost; none for the document itself.
+
+    Returns:
+        The object; an empty one if the path does not lead to an object.
+    """
     for key in keys:
         if not isinstance(document, Mapping):
             return {}
@@ -110,7 +127,15 @@ def child(document: Any, *keys: str) -> Mapping[str, Any]:
 
 
 def children(document: Any, key: str) -> list[Mapping[str, Any]]:
-    """Return the objects in the list at a key; an empty list if the key has no list."""
+    """Return the objects in the list at a key of a JSON object.
+
+    Args:
+        document: A JSON value.
+        key: The key.
+
+    Returns:
+        The objects; an empty list if the key has no list. Other entries of the list are omitted.
+    """
     entries = child(document).get(key)
     if not isinstance(entries, list):
         return []
@@ -118,10 +143,10 @@ def children(document: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def from_values(name: str, unit: str, values: Any, **attributes: Any) -> Series | None:
-    """Return a series from raw measurements.
+    """Create a series from raw measurements.
 
     Args:
-        name: Name of the series.
+        name: Name of the measured quantity.
         unit: Unit of the values. Times are converted to seconds.
         values: List of measurements. Entries other than positive numbers are dropped.
         **attributes: Other attributes of `Series`.
@@ -158,13 +183,13 @@ def from_summary(
     centers: Sequence[str] = tuple(_CENTERS),
     **attributes: Any,
 ) -> Series | None:
-    """Return a series from summary statistics, for a file without raw measurements.
+    """Create a series from summary statistics, for a file without raw measurements.
 
     Args:
-        name: Name of the series.
+        name: Name of the measured quantity.
         unit: Unit of the summary. Times are converted to seconds.
         summary: Statistics by name, such as median, mean, std and count.
-        centers: Keys of the center, in order of preference.
+        centers: Keys of the median or mean in the summary, in order of preference.
         **attributes: Other attributes of `Series`.
 
     Returns:
@@ -192,14 +217,22 @@ def from_summary(
 
 
 def text_conditions(conditions: Mapping[str, Any]) -> Iterator[SharedSetting]:
-    """Yield the conditions that a document states; absent conditions are skipped."""
+    """Yield the settings and machine properties that a result file states.
+
+    Args:
+        conditions: Name -> JSON value. Values other than texts and numbers, and empty texts, are
+            skipped.
+    """
     for name, value in conditions.items():
         if isinstance(value, str | int | float) and value != "":
             yield SharedSetting(name, str(value))
 
 
 def _canonical_unit(unit: str) -> tuple[float, str]:
-    """Return the factor to the canonical unit, and that unit, which is "s" for every time."""
+    """Return the factor that converts a unit to the canonical unit, and the canonical unit.
+
+    The canonical unit is "s" for every time; other units stay as they are.
+    """
     if unit in SECONDS_PER_UNIT:
         return SECONDS_PER_UNIT[unit], "s"
     return 1.0, unit

@@ -32,6 +32,9 @@ def read_mlperf_training(document: Any) -> Reading:
 
     Only a run whose `run_stop` has the status "success" reached its target. Throughputs are read
     from the events `tracked_stats`. The log of a power meter has readings in watts instead.
+
+    Args:
+        document: A mapping whose key `text` holds the log.
     """
     events = list(_mllog_events(str(child(document).get("text", ""))))
     if not events:
@@ -104,6 +107,9 @@ def read_nccl_tests(document: Any) -> Reading:
     (redop) and root may be blank. With --report_cputime the times are processor times, in columns
     named cputime. With --report_timestamps a column timestamp follows. Since version 2.17 the name
     of the collective precedes the table.
+
+    Args:
+        document: A mapping whose key `text` holds the output of the program.
     """
     text = _MPI_TAG.sub("", str(child(document).get("text", "")))
     columns: list[str] = []
@@ -138,7 +144,13 @@ def read_nccl_tests(document: Any) -> Reading:
 
 
 def _nccl_columns(header: Sequence[str]) -> list[str]:
-    """Return the names of the columns of a table from the first time on, one for each word."""
+    """Return the names of the columns of a table, starting with the first time.
+
+    A column whose value consists of several words occurs once for each of them.
+
+    Args:
+        header: The words of the header.
+    """
     first = next(index for index, word in enumerate(header) if word in _NCCL_TIMES)
     columns = list(header[first:])
     if columns[-1] == "timestamp":
