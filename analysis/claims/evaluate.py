@@ -1,5 +1,6 @@
 """Evaluation of claims: select the runs of a check, estimate its quantity, and answer the claim.
 
+A claim is a statement about platforms, and a check is a part of it that runs can support or refute.
 The estimate of a check has a 95% interval. If the data allow no estimate, the finding states the
 reason.
 """
@@ -53,16 +54,17 @@ _ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.UNDECIDED, ClaimAnswer.SUPPORT
 
 @dataclass
 class Data:
-    """The runs with which claims are evaluated.
+    """The runs with which claims about platforms are evaluated.
 
     Attributes:
         frame: One row per run.
         read_operations: Function that reads the operation tables of the given runs and returns
             their rows, with the column `run_id`. If it is None or returns no rows, the columns
             `op_share.*` of the frame provide the shares of operations.
-        pool: Whether heterogeneous runs are pooled.
+        pool: Whether runs of different environments or timing protocols may be used together.
         used: Ids of the runs that were used; the evaluation adds to this set.
-        pooled: How pooled runs differ, one text per set of runs; the evaluation adds to this set.
+        pooled: How runs that were used together differ, one text per set of runs; the evaluation
+            adds to this set.
     """
 
     frame: pd.DataFrame
@@ -73,7 +75,10 @@ class Data:
 
     @cached_property
     def operations(self) -> pd.DataFrame:
-        """A row per operation type and profiled run, with at least run_id, type and share."""
+        """A row per operation type and profiled run, with run_id, type and share of the time.
+
+        If operation tables were read, their other columns are included.
+        """
         columns = [name for name in self.frame.columns if str(name).startswith(_SHARE_PREFIX)]
         runs = self.frame.iloc[:0]
         if columns:
@@ -88,7 +93,7 @@ class Data:
 
 
 def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> pd.DataFrame:
-    """Return the rows that satisfy every condition, at least one row.
+    """Return the rows that satisfy every condition; raise an error if there is no such row.
 
     Args:
         frame: The rows.
@@ -154,10 +159,10 @@ def paired_points(
     metric: str,
     extra: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return the points that both sides measured, as the table that `pair` returns.
+    """Return the points that both sides, A and B, measured, as the table that `pair` returns.
 
-    Failed runs form no pair. They are passed to `pair` nevertheless, so that it counts the points
-    that both sides tried but only one side measured.
+    A point is one configuration to measure. Failed runs form no pair. They are passed to `pair`
+    nevertheless, so that it counts the points that both sides tried but only one side measured.
 
     Args:
         data: All runs.
@@ -196,9 +201,9 @@ def paired_points(
 def paired_operations(
     data: Data, where: Conditions, a: Conditions, b: Conditions, operations: Conditions, metric: str
 ) -> pd.DataFrame:
-    """Return the operations that were profiled on both sides, as the table that `pair` returns.
+    """Return the operations that were profiled on both sides, A and B, as the table of `pair`.
 
-    Operations are paired if they have the same type and belong to the same point.
+    Operations are paired if they have the same type and belong to the same configuration.
 
     Args:
         data: All runs.
@@ -235,6 +240,8 @@ def paired_operations(
 class CheckFinding:
     """Result of a check: the answer, the estimate, and the range that the claim requires.
 
+    A check is a part of a claim that runs can support or refute.
+
     Attributes:
         check: The check.
         answer: The answer to the check. It is UNDECIDED if the interval includes an end of `bound`,
@@ -244,7 +251,7 @@ class CheckFinding:
         low: Lower end of the 95% interval of the estimate; NaN without an estimate.
         high: Upper end of the 95% interval of the estimate; NaN without an estimate.
         needed: `bound` as text.
-        points: Number of points behind the estimate; 0 without an estimate.
+        points: Number of points (configurations) behind the estimate; 0 without an estimate.
         missing: Reason why there is no estimate or why the answer is UNDECIDED; empty for any other
             answer.
         bound: The range in which the claim requires the quantity to be.
@@ -263,7 +270,11 @@ class CheckFinding:
 
 
 def evaluate(check: Check, data: Data) -> CheckFinding:
-    """Evaluate a check with the given runs.
+    """Evaluate a check, a part of a claim, with the given runs.
+
+    Args:
+        check: The check.
+        data: All runs. The ids of the runs that the check uses are added to `data.used`.
 
     Returns:
         The finding. If the data do not allow an estimate, its answer is NO_DATA, and `missing`
@@ -291,7 +302,7 @@ def _finding(
         quantity: Name of the estimated quantity.
         estimates: One estimate, or several that must all lie within the bound. The finding reports
             the least favorable estimate.
-        points: Number of points behind the estimates.
+        points: Number of points (configurations) behind the estimates.
         bound: The range that the claim requires; None for the range of the check.
         needed: The required range as text; empty for a description of `bound`.
         remedy: Function that returns, as text, which data would decide an undecided check. Its
@@ -407,8 +418,8 @@ def _compare(check: Check, data: Data) -> CheckFinding:
 def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) -> CheckFinding:
     """Add to a finding the range that its quantity could have if no point were missing.
 
-    A point is missing if both sides tried it but only one side measured it. The range is added to
-    the name of the quantity; the interval stays as it is.
+    A point is one configuration to measure. It is missing if both sides tried it but only one side
+    measured it. The range is added to the name of the quantity; the interval stays as it is.
 
     Args:
         finding: A finding over the points that both sides measured.
@@ -468,7 +479,7 @@ def _decide_quantile(
 
 
 def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Conditions]]:
-    """Return, for each version but the oldest, the conditions that select it and its predecessor.
+    """Return conditions that select each version and the version before it.
 
     Args:
         check: The check, whose attribute `successive` is the column of the version.
@@ -500,7 +511,7 @@ def _ratio_of_quantiles(
 ) -> CheckFinding:
     """Return the finding on a quantile of the metric on A divided by the same quantile on B.
 
-    The points of the two sides may differ.
+    The two sides may have measured different configurations.
 
     Args:
         check: The check, with the metric and the quantile.
@@ -522,10 +533,11 @@ def _ratio_of_quantiles(
 
 
 def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
-    """Return the variance of the logarithm of a quantile over points due to differing processes.
+    """Return the variance of the logarithm of a metric due to differences between processes.
 
-    The result is the variance of a single point. This is an upper bound for a quantile, which
-    averages the noise of the points near it. The variance is 0 for a metric that is not a speed.
+    The result is the variance of a single configuration. This is an upper bound for a quantile over
+    configurations, which averages the noise of those near it. The variance is 0 for a metric that
+    is not a speed.
 
     Args:
         runs: The runs.
@@ -661,11 +673,12 @@ _EVALUATORS: dict[str, Callable[[Check, Data], CheckFinding]] = {
 
 
 def _point_keys(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
-    """Return the key of the point in each row: a tuple with the text of every key column.
+    """Return the identity of the configuration of each run, as a tuple of texts.
 
     Args:
         rows: The runs.
-        keys: Columns that identify a point. Missing values become empty texts.
+        keys: Columns that identify a configuration. Their values are the entries of the tuple;
+            missing values become empty texts.
     """
     texts = rows[keys].astype("string").fillna("").itertuples(index=False, name=None)
     return pd.Series(list(texts), index=rows.index, dtype="object")
@@ -675,6 +688,8 @@ def _regression_rows(
     check: Check, data: Data, columns: Sequence[str]
 ) -> tuple[pd.DataFrame, MeasurementTimes | None]:
     """Return the points of a regression and the times at which they were measured.
+
+    A point is one measured configuration.
 
     Args:
         check: The check. If it has sides, the response of the regression is the speedup of A over
@@ -764,14 +779,14 @@ def _regress_ranks(
 
 
 def _weight(regression: Regression, term: str, factor: float = 1.0) -> Estimate:
-    """Return the weight of a term, with its interval, multiplied by a factor."""
+    """Return the weight of a term of a regression, with its interval, multiplied by a factor."""
     row = regression.weights.loc[[term], ["weight", "low", "high"]].to_numpy(dtype="float64")
     value, low, high = (factor * row[0]).tolist()
     return Estimate(value, low, high)
 
 
 def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the ranks of the columns that are the terms of a regression.
+    """Return the terms of a regression as ranks: a row per point, a column per term.
 
     The terms are the given columns, and the hyperparameters and settings that vary. With ranks, a
     weight does not change under monotone transformations of a term or the response (Iman and
@@ -781,7 +796,7 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     the model. If such a column is given, `batch_size` is the only hyperparameter that is added.
 
     Args:
-        rows: The points.
+        rows: The points (measured configurations).
         columns: Columns whose weights the check needs.
     """
     names = [str(name) for name in rows]
@@ -803,7 +818,7 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A claim with the findings of its checks.
+    """A claim about platforms with the findings of its checks.
 
     The claim is refuted if any check is refuted. It is supported if there are checks with data and
     all of them are supported. It has no answer if no check has data. In all other cases, it is
@@ -824,7 +839,7 @@ class ClaimVerdict:
 
     @property
     def title(self) -> str:
-        """The claim with its id and its proof."""
+        """The claim as text, with its id and the place in the paper that supports it."""
         title = f"{self.claim.id}. {self.claim.says.rstrip('.')}"
         if self.claim.proof:
             title += f" ({self.claim.proof})"
@@ -840,12 +855,20 @@ class ClaimVerdict:
 
     @property
     def measured(self) -> int:
-        """Number of checks that have data."""
+        """Number of checks for which the runs have data."""
         return sum(finding.points > 0 for finding in self.findings)
 
 
 def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]:
-    """Evaluate every check of every claim."""
+    """Evaluate every check of every claim.
+
+    Args:
+        claims: The claims.
+        data: All runs.
+
+    Returns:
+        One verdict per claim, in the same order.
+    """
     return tuple(
         ClaimVerdict(claim, tuple(evaluate(check, data) for check in claim.checks))
         for claim in claims
@@ -892,7 +915,13 @@ def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
 
 
 def summary(verdicts: Sequence[ClaimVerdict]) -> str:
-    """Return a sentence that counts the claims by answer, or names the answer of a single claim."""
+    """Return a sentence that counts the claims by answer.
+
+    For a single claim, the sentence states its answer.
+
+    Args:
+        verdicts: The claims with their findings.
+    """
     if not verdicts:
         return "No claim has data in these runs."
     if len(verdicts) == 1:
@@ -907,7 +936,11 @@ def summary(verdicts: Sequence[ClaimVerdict]) -> str:
 
 
 def sentences(verdict: ClaimVerdict) -> list[str]:
-    """Return a sentence on each check with data, and one on each reason for missing data."""
+    """Return sentences on a claim: one per check with data, and one per reason for missing data.
+
+    Args:
+        verdict: The claim with its findings.
+    """
     lines = [_describe(finding) for finding in verdict.findings if finding.points]
     missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
     for reason, count in missing.items():
@@ -916,7 +949,6 @@ def sentences(verdict: ClaimVerdict) -> list[str]:
 
 
 def _describe(finding: CheckFinding) -> str:
-    """Describe the estimate and the answer of a check."""
     value, low, high = (
         f"{number:.3g}" if np.isfinite(number) else "unknown"
         for number in (finding.value, finding.low, finding.high)

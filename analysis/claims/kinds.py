@@ -1,6 +1,7 @@
-"""The kinds of check that a claim may consist of, each with its statement and fields.
+"""The kinds of check of which a claim about platforms may consist.
 
-A check only states the claim. `analysis.claims.evaluate` estimates its numbers.
+Each kind has a statement and fields. A check only states the claim. `analysis.claims.evaluate`
+estimates its numbers.
 """
 
 import math
@@ -12,7 +13,7 @@ from paradnn.core.schema import option
 
 
 class ClaimAnswer(StrEnum):
-    """The answer to a claim or a check."""
+    """The answer to a claim, or to one of its checks."""
 
     SUPPORTED = "supported"
     REFUTED = "refuted"
@@ -22,13 +23,13 @@ class ClaimAnswer(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """Interval in which a number must lie: from `low` to `high`, both included."""
+    """The interval from `low` to `high`, both included, in which a number must lie."""
 
     low: float = -math.inf
     high: float = math.inf
 
     def answer(self, low: float, high: float) -> ClaimAnswer:
-        """Return the answer that a confidence interval gives.
+        """Return whether a confidence interval supports that a number is within the bound.
 
         An interval within the bound supports the claim, and an interval outside refutes it. If the
         interval includes an end of the bound or is unknown (NaN), the claim is undecided.
@@ -132,9 +133,14 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its kind, conditions on its runs (`where`), and the fields that the kind uses.
+    """A part of a claim that runs can support or refute.
 
-    `KINDS` documents the fields of each kind. Fields that the kind does not use have defaults.
+    `KINDS` documents the fields that each kind of check uses. All other fields have their defaults.
+
+    Attributes:
+        kind: Key of `KINDS`.
+        where: Conditions on the runs: column -> the conditions on its values.
+        name: Text of the check; empty for the statement of its kind.
     """
 
     kind: str
@@ -195,7 +201,7 @@ class Check:
         return self.sentence()
 
     def middle(self) -> str:
-        """Return the name of the quantile: "median" or "90th percentile"."""
+        """Return the name of the quantile, such as "median" or "90th percentile"."""
         if self.quantile == 0.5:
             return "median"
         return f"{100 * self.quantile:g}th percentile"
@@ -203,7 +209,14 @@ class Check:
 
 @dataclass(frozen=True)
 class StatedClaim:
-    """A claim: its id, its text (`says`), its checks, and the evidence in the paper (`proof`)."""
+    """A statement about platforms, with the checks that can support or refute it.
+
+    Attributes:
+        id: Id of the claim, unique in its file.
+        says: The statement.
+        checks: Its checks.
+        proof: The evidence in the ParaDnn paper; empty for none.
+    """
 
     id: str
     says: str

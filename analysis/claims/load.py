@@ -1,4 +1,8 @@
-"""Reader of claims in YAML. An error is one line with the file, claim, key and remedy."""
+"""Reader of claims in YAML.
+
+A claim is a statement about platforms with checks. An error is one line with the file, claim, key
+and remedy.
+"""
 
 import contextlib
 import math
@@ -21,15 +25,17 @@ _CONDITIONS = ("where", "a", "b", "operations")
 
 
 def observations() -> tuple[StatedClaim, ...]:
-    """Return the paper's fourteen observations."""
+    """Return the fourteen observations in Table 1 of the ParaDnn paper, as claims."""
     return load_claims(Path("observations.yaml"))
 
 
 def load_claims(path: Path) -> tuple[StatedClaim, ...]:
     """Read the claims in a user's file, or in a packaged file.
 
+    A claim is a statement about platforms that is checked on runs.
+
     Args:
-        path: Path of the file. The name of a packaged file (observations.yaml, engines.yaml,
+        path: Path of the YAML file. The name of a packaged file (observations.yaml, engines.yaml,
             launchers.yaml) selects that file, unless a file at the path exists.
 
     Raises:
@@ -120,7 +126,7 @@ def _claim(entry: Any, number: int, source: str) -> StatedClaim:
 
 
 def _check(entry: Any, shared: Conditions, location: str) -> Check:
-    """Read one check.
+    """Read one check of a claim.
 
     Args:
         entry: The YAML value.
@@ -167,9 +173,13 @@ def _on_one_line(value: Any) -> Any:
 
 
 def _require_sides(entry: Mapping[str, Any], location: str) -> None:
-    """Require that a check has both sides or none.
+    """Require that a check has conditions for both sides, A and B, or for none.
 
-    A ratio has either both sides (`a` and `b`), or `successive` versions.
+    A check of a ratio needs either both sides, or the column of `successive` versions.
+
+    Args:
+        entry: The check, as a YAML mapping.
+        location: Location of the check, for messages.
 
     Raises:
         ConfigError: If a side is missing or superfluous.
@@ -224,7 +234,7 @@ def _require_keys(entry: Any, needed: Sequence[str], others: Sequence[str], loca
 
 
 def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bound:
-    """Read the bound of a check.
+    """Read the bound of a check: `at_least`, `at_most` or `between`.
 
     Args:
         entry: The check.

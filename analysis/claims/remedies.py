@@ -1,4 +1,4 @@
-"""Advice for undecided checks: the data that would decide them.
+"""Advice for undecided checks of claims: the data that would decide them.
 
 The advice is a further published measurement, or more runs with their command and time.
 """
@@ -34,10 +34,10 @@ def decide_ratios(
     """State which data would decide a check of a statistic of log ratios.
 
     Args:
-        contrast: The points of both sides.
+        contrast: The points (configurations) that both sides measured, with their ratios of A to B.
         sides: Runs of A and of B.
         bound: The range that the claim requires.
-        statistic: Computes the number to check from the log ratios (n,).
+        statistic: Computes the number to check, such as a median, from the log ratios (n,).
     """
     critical = critical_shift(np.log(contrast.ratios), bound, statistic)
     allowed = contrast.shift
@@ -65,17 +65,17 @@ def decide_ratios(
 def critical_shift(
     logs: np.ndarray, bound: Bound, statistic: Callable[[np.ndarray], float]
 ) -> float:
-    """Return the smallest common shift of the log ratios that changes the answer.
+    """Return the smallest common shift of log ratios that changes the answer to a check.
 
     The shift, in either direction, moves the statistic into the bound or out of it.
 
     Args:
         logs: Log ratios (n,).
         bound: The range that the claim requires.
-        statistic: Computes the number to check from the log ratios.
+        statistic: Computes the number to check, such as a median, from the log ratios (n,).
 
     Returns:
-        The shift, at most a factor of ten.
+        The shift, as a logarithm; at most a factor of ten.
     """
 
     def is_within(shift: float) -> bool:
@@ -91,12 +91,12 @@ def critical_shift(
 def decide_slope(
     rows: pd.DataFrame, of: str, weight: Estimate, sides: Sequence[pd.DataFrame]
 ) -> str:
-    """State how many values of a hyperparameter would decide whether its weight differs from 0.
+    """State how many values of a hyperparameter would decide whether its effect differs from 0.
 
     Args:
-        rows: The points, one row each.
-        of: The hyperparameter.
-        weight: Its weight.
+        rows: The points (measured configurations), one row each.
+        of: Column of the hyperparameter.
+        weight: Its weight in a regression, with the interval.
         sides: The runs, of one side or of two.
     """
     values = int(rows[of].nunique())
@@ -111,6 +111,8 @@ def decide_slope(
 
 def decide_level(runs: pd.DataFrame, estimate: Estimate, bound: Bound) -> str:
     """State how many sessions would decide a check of a number that sessions shift.
+
+    A session is a series of runs measured in one go; its conditions shift all of them together.
 
     Args:
         runs: The runs.
@@ -131,5 +133,9 @@ def decide_level(runs: pd.DataFrame, estimate: Estimate, bound: Bound) -> str:
 
 
 def is_published(*sides: pd.DataFrame) -> bool:
-    """Return whether all runs are published, so that the user cannot repeat them."""
+    """Return whether all runs are published ones, which the user cannot repeat.
+
+    Args:
+        *sides: Runs of each side, one row each.
+    """
     return all("source" in side and side["source"].eq("published").all() for side in sides)

@@ -19,7 +19,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 
 @program
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command.
+    """Run one sub-command of `python -m analysis`.
 
     Args:
         argv: The arguments; None for the command line of the process.
@@ -45,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line; it stores the chosen command as `sub_command`."""
+    """Return the parser of the command line.
+
+    It stores the chosen command as `sub_command` in the parsed arguments.
+    """
     parser = Parser(
         "python -m analysis",
         description="Analyze the runs in a tracking store.",

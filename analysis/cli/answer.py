@@ -1,8 +1,9 @@
-"""Loading of the chosen runs, and the choice among heterogeneous runs.
+"""Loading of the chosen runs, and the choice among runs of several environments or protocols.
 
-Runs of different protocols or environments are mixed only on request (--pool). If an analysis
-rejects heterogeneous runs, it is repeated with fewer runs: first with one protocol per environment,
-then with one protocol and environment per device, then with one protocol and environment.
+Runs of different environments or timing protocols are analyzed together only on request (--pool).
+If an analysis rejects such runs, it is repeated with fewer runs: first with one protocol per
+environment, then with one protocol and environment per device, then with one protocol and
+environment.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ def load_selection(
     may_be_empty: bool = False,
     options: Options | None = None,
 ) -> pd.DataFrame:
-    """Load the runs that a selection chooses.
+    """Load the runs that the options of a command line choose.
 
     Args:
         selection: The options that choose runs.
         columns: Columns to read; None for all.
         may_be_empty: Whether a frame without runs is returned instead of an error.
         options: Options of the analysis. If they name the devices of a comparison, only runs of
-            these devices are read.
+            these devices are read. None to read runs of all devices.
+
+    Returns:
+        One row per run.
 
     Raises:
         ConfigError: If an option has an unknown value.
@@ -71,7 +75,17 @@ def load_selection(
 
 
 def _check_values(selection: Selection, frame: pd.DataFrame) -> None:
-    """Reject unknown values; among several values, a typing error would go unnoticed."""
+    """Reject unknown values of --family, --platform and --outcome.
+
+    Among several values, a typing error would go unnoticed otherwise.
+
+    Args:
+        selection: The options that choose runs.
+        frame: The chosen runs, whose families are known values.
+
+    Raises:
+        ConfigError: If a value is unknown.
+    """
     present = {str(name) for name in frame["family"].dropna().unique()}
     known_families = [*FAMILIES, *sorted(present.difference(FAMILIES))]
     for option, values, known in (
@@ -86,9 +100,13 @@ def _check_values(selection: Selection, frame: pd.DataFrame) -> None:
 
 
 def _device_groups(selection: Selection, options: Options | None) -> list[set[str]]:
-    """Return sets of devices: the analysis needs runs of each set, and of no other device.
+    """Return sets of devices; the analysis needs runs of each set, and of no other device.
 
     An empty list means that any device may be needed.
+
+    Args:
+        selection: The options that choose runs.
+        options: Options of the analysis, which may name the devices of a comparison.
     """
     from analysis.sides import PairedOptions
 
@@ -126,7 +144,7 @@ def _load(
 
 
 def _no_match_reason(selection: Selection) -> str:
-    """State which requested values no run has, and which values the store has."""
+    """State which requested values occur in no run, and which values the store has."""
     everything = Selection(store=selection.store, experiment=selection.experiment)
     frame = _load(everything, ("platform.name",))
     if frame.empty:
@@ -160,7 +178,9 @@ def _no_match_reason(selection: Selection) -> str:
 def answer(
     analysis: Analysis[Any, Result], frame: pd.DataFrame, options: Options, selection: Selection
 ) -> Result:
-    """Apply an analysis to a frame, or to the largest part of it that is homogeneous enough.
+    """Apply an analysis to all runs, or if it rejects them, to the largest part that it accepts.
+
+    Most analyses reject runs that differ in their environment or timing protocol.
 
     Args:
         analysis: The analysis.
@@ -208,7 +228,9 @@ def answer(
 
 
 class _HomogeneousPart(NamedTuple):
-    """Populations of a frame that are analyzed together, and the remaining populations.
+    """Runs that are analyzed together, and the remaining runs.
+
+    A population consists of the runs of one device, environment and timing protocol.
 
     Attributes:
         used: Populations that are analyzed together.
@@ -222,9 +244,14 @@ class _HomogeneousPart(NamedTuple):
 
 
 def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_HomogeneousPart]:
-    """Yield parts of a frame, each more homogeneous than the previous one.
+    """Yield parts of a frame, each with fewer differences among its runs than the previous one.
 
-    Larger populations have precedence; among equally large ones, the newest has precedence.
+    Populations (runs of one device, environment and protocol) with more ok runs have precedence;
+    among equally large ones, the newest has precedence.
+
+    Args:
+        frame: All runs.
+        selection: The options that chose them.
     """
     from analysis.report.populations import split
     from analysis.store.frame import is_ok

@@ -43,15 +43,16 @@ if TYPE_CHECKING:
 
 
 class SubCommand(NamedTuple):
-    """A sub-command: an analysis, or an action on the store.
+    """A sub-command of `python -m analysis`: an analysis, or an action on the store.
 
     Attributes:
         name: Name of the command.
         options: Class of its options.
         summary: One line for the list of commands.
         example: A command line for --help.
-        action: Function of the options and the selection; --help shows its docstring.
-        analysis: The analysis, if the command is one.
+        action: Function of the options and the selection, whose docstring is the text of --help;
+            None if the command is an analysis.
+        analysis: The analysis; None if the command is an action.
         selects_runs: Whether the command takes the options that choose runs.
     """
 
@@ -79,7 +80,12 @@ class SubCommand(NamedTuple):
         add_arguments(parser, *classes)
 
     def execute(self, parsed: argparse.Namespace, command_line: list[str]) -> None:
-        """Run the command with parsed arguments."""
+        """Run the command with parsed arguments.
+
+        Args:
+            parsed: Result of a parser that `configure` prepared.
+            command_line: The words of the command line, which --log records.
+        """
         options = read_arguments(self.options, parsed)
         selection = read_arguments(Selection, parsed)
         if self.action is not None:
@@ -285,6 +291,10 @@ def _import_command(source: PublishedSource) -> SubCommand:
 
 def _read_published(source: PublishedSource, folder: str | None) -> ImportedFolder:
     """Return the measurements of a source, from the user's folder or from the package.
+
+    Args:
+        source: The source.
+        folder: The folder that the user gave; None for none.
 
     Raises:
         ConfigError: If a required folder is missing, or the source takes no folder.

@@ -1,6 +1,6 @@
 """Output of results: on the terminal, as CSV, JSON and figures, and as runs of the store.
 
-A terminal shows few digits and the columns that fit, and a note names the option that shows the
+A terminal shows few digits and only the columns that fit. A note names the option that shows the
 rest. Texts in a store, such as names and tags, are untrusted: control characters in them are
 escaped on the terminal, and no cell of a CSV file is a formula.
 """
@@ -182,7 +182,7 @@ def _figure_files(result: Result, output: FigureOutput) -> list[Path]:
 def _print_requested(result: Result, output: FigureOutput) -> None:
     """Print the result in the requested form.
 
-    It is CSV if --csv is "-", JSON if --json is "-", else text with a table.
+    The form is CSV if --csv is "-", JSON if --json is "-", else text with a table.
     """
     if output.csv == "-":
         _print_csv(result.table)
@@ -335,7 +335,7 @@ def _result_tags(
 
 
 def _write_artifacts(result: Result, folder: Path) -> None:
-    """Write table, text, sources and figures of a result into a folder."""
+    """Write table, text, source runs and figures of a result as files into a folder."""
     table = result.table.to_json(
         orient="split", index=False, date_format="iso", double_precision=15
     )
@@ -355,7 +355,7 @@ def _write_artifacts(result: Result, folder: Path) -> None:
 
 
 def print_result(result: Result, *, everything: bool = False) -> None:
-    """Print a result: its answer, remarks on the answer, and its table or maps.
+    """Print a result: its answer, remarks on the answer, and its tables.
 
     Args:
         result: The result.
@@ -386,7 +386,15 @@ def print_result(result: Result, *, everything: bool = False) -> None:
 def _print_grids(
     console: Console, grids: Sequence[tuple[str, pd.DataFrame]], limits: _TableLimits
 ) -> None:
-    """Print the first grids that fit, each below its title, and the number of omitted grids."""
+    """Print the first tables of a result that fit, each below its title.
+
+    A last line states the number of omitted tables.
+
+    Args:
+        console: The terminal.
+        grids: The titles and tables.
+        limits: Largest size of the output.
+    """
     fitting_grids = _first_grids(grids, limits.rows)
     for title, cells in fitting_grids:
         shown = cells.head(limits.rows)
@@ -408,7 +416,14 @@ def _print_grids(
 def _print_table(
     console: Console, table: pd.DataFrame, limits: _TableLimits, *, everything: bool
 ) -> None:
-    """Print the first rows of a table, and the numbers of omitted rows and columns."""
+    """Print the first rows of a table, and the numbers of omitted rows and columns.
+
+    Args:
+        console: The terminal.
+        table: The table.
+        limits: Largest size of the output.
+        everything: Whether to print all rows and columns.
+    """
     shown = table.head(limits.rows)
     if everything:
         cells = _format_cells(shown)
@@ -429,7 +444,12 @@ def _print_note(console: Console, note: str) -> None:
 def _first_grids(
     grids: Sequence[tuple[str, pd.DataFrame]], rows: int
 ) -> Sequence[tuple[str, pd.DataFrame]]:
-    """Return the first grids with at most the given number of rows in total, but at least one."""
+    """Return the first tables with at most a given number of rows in total, but at least one table.
+
+    Args:
+        grids: The titles and tables.
+        rows: Largest number of rows.
+    """
     total = 0
     for position, (_, cells) in enumerate(grids):
         total += len(cells)
@@ -448,7 +468,12 @@ def _print_csv(table: pd.DataFrame) -> None:
 
 
 def write_csv(table: pd.DataFrame, target: TextIO | Path) -> None:
-    """Write a table as CSV, with texts escaped that a spreadsheet would evaluate."""
+    """Write a table as CSV, with texts escaped that a spreadsheet would evaluate as formulas.
+
+    Args:
+        table: The table.
+        target: File or stream to write to.
+    """
     _safe_table(table).to_csv(target, index=False)
 
 
@@ -476,7 +501,13 @@ def _format_cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _merge_intervals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Merge the two columns with the ends of an interval into one, at the place of the low end."""
+    """Merge the columns with the two ends of an interval into one column.
+
+    The merged column is at the place of the lower end.
+
+    Args:
+        cells: All cells, as text.
+    """
     names = [str(name) for name in cells.columns]
     merged: dict[str, pd.Series] = {}
     intervals = interval_ends(names)
@@ -548,11 +579,12 @@ _NO_LIMITS = _TableLimits(sys.maxsize, sys.maxsize, sys.maxsize, states_constant
 
 
 class _FittingTable(NamedTuple):
-    """A table cut to the columns that are printed, and the columns that are not printed.
+    """The part of a table that fits on a terminal.
 
     Attributes:
         cells: The printed cells, as text.
-        constant: Column with the same value in all rows -> the value.
+        constant: Column with the same value in all rows -> the value. These columns are not
+            printed.
         omitted: Names of the columns that do not fit.
     """
 
@@ -561,7 +593,11 @@ class _FittingTable(NamedTuple):
     omitted: Sequence[str]
 
     def notes(self, omitted_rows: int = 0) -> Iterator[str]:
-        """Yield notes on the omitted rows and columns, and on how to print them."""
+        """Yield notes on the omitted rows and columns, and on how to print them.
+
+        Args:
+            omitted_rows: Number of rows that are not printed.
+        """
         if self.constant:
             values = [f"{name} {value}" for name, value in self.constant.items()]
             yield _join_fitting("The same in all rows: ", values, _MAX_WIDTH)
@@ -600,12 +636,12 @@ def _join_fitting(start: str, texts: Sequence[str], width: int) -> str:
 def _fit_table(
     cells: pd.DataFrame, limits: _TableLimits, *, keeps_constants: bool = False
 ) -> _FittingTable:
-    """Choose the columns to print: those whose values differ between rows, as many as fit.
+    """Choose the columns to print: as many as fit of those whose values differ between rows.
 
     Args:
         cells: All cells, as text.
         limits: Limits of the printed table.
-        keeps_constants: Whether to keep columns with the same value in all rows, as in a map.
+        keeps_constants: Whether to keep columns with the same value in all rows, as in a heat map.
     """
     if limits.cell < sys.maxsize:
         cells = cells.map(lambda text: _shorten(text, limits.cell))
@@ -634,7 +670,12 @@ def _fit_table(
 
 
 def _make_table(cells: pd.DataFrame, *, numeric: Collection[str]) -> Table:
-    """Return a printable table with right-aligned numeric columns."""
+    """Return a printable table.
+
+    Args:
+        cells: The cells, as text.
+        numeric: Columns of numbers, which are right-aligned.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in cells.columns:
         table.add_column(
@@ -655,6 +696,5 @@ def _shorten(text: str, length: int) -> str:
 
 
 def _width(cells: pd.DataFrame) -> int:
-    """Return the width of a table in characters."""
     widths = [max(len(str(name)), int(cells[name].str.len().max())) for name in cells.columns]
     return sum(widths) + _COLUMN_GAP * (len(widths) - 1)

@@ -1,1 +1,1 @@
-"""Import of published measurements as runs into the user's store."""
+"""Import of published measurements as runs into the user's MLflow store."""

@@ -39,11 +39,11 @@ _UNKNOWN = "(not said)"
 
 
 class _Task(NamedTuple):
-    """A task of DAWNBench.
+    """A task of DAWNBench: the data set and the accuracy to reach.
 
     Attributes:
         metric: Column of the accuracy metric.
-        threshold: Threshold of the task, in the unit of that column.
+        threshold: Accuracy to reach, in the unit of that column.
         scale: Value of the column that corresponds to an accuracy of 1.
     """
 
@@ -60,7 +60,13 @@ _TASKS = {
 
 
 class _Series(NamedTuple):
-    """Rows of an entry: number of each epoch, and hours since the start and metric after it."""
+    """Progress of a training, one value per row of its file.
+
+    Attributes:
+        epochs: Number of each epoch, counted from 1.
+        hours: Hours from the start of the training to the end of the epoch.
+        values: Value of the accuracy metric after the epoch.
+    """
 
     epochs: list[float]
     hours: list[float]
@@ -68,10 +74,16 @@ class _Series(NamedTuple):
 
 
 def read_dawnbench(folder: Path) -> ImportedFolder:
-    """Read the series of all tasks from a clone of the repository.
+    """Read the training entries of all tasks from a clone of DAWNBench's repository.
+
+    Args:
+        folder: The clone of github.com/stanford-futuredata/dawn-bench-entries.
+
+    Returns:
+        One publication per task. Damaged entries are skipped and listed.
 
     Raises:
-        DataError: If the folder is absent or holds no series.
+        DataError: If the folder is absent or contains no entry.
     """
     publications = []
     damaged = []
@@ -135,7 +147,11 @@ def _read_run(task_name: str, path: Path) -> PublishedRun:
 
 
 def _read_series(path: Path, task: _Task) -> _Series:
-    """Read the rows of an entry. Epoch numbers that start at 0 are shifted to start at 1."""
+    """Read the rows of an entry. Epoch numbers that start at 0 are shifted to start at 1.
+
+    Raises:
+        ValueError: If the file has no rows, or a number is negative or too large.
+    """
     table = csv.DictReader(read_text(path).splitlines(), delimiter="\t")
     rows = [row for row in table if any(row.values())]
     epochs, hours, values = (

@@ -1,9 +1,9 @@
 """Log published measurements as runs. Repeating an import logs no run twice.
 
-If its license allows, a source comes with the package as a Parquet file in `data`, which
-`python -m benchmarks.published` makes from the published files. The reader `dawnbench` reads the
-user's clone of a repository instead. Readers raise one of `DAMAGED` for a file with unexpected
-content, and reject files larger than `MAX_FILE_BYTES`.
+If its license allows, a source comes with the package as a Parquet file in `data`. The script
+`python -m benchmarks.published` makes this file from the published files. The reader `dawnbench`
+reads the user's clone of a repository instead. Readers raise one of `DAMAGED` for a file with
+unexpected content, and reject files larger than `MAX_FILE_BYTES`.
 """
 
 import csv
@@ -144,7 +144,11 @@ class ImportedFolder:
 
 
 def load_shipped(name: str) -> ImportedFolder:
-    """Load the published measurements of a source that comes with the package."""
+    """Load the published measurements of a source that comes with the package.
+
+    Args:
+        name: Name of the source, as in `PublishedSource.name`.
+    """
     table = pq.read_table(DATA / f"{name}.parquet").to_pandas()
     publications = []
     for (title, about, published_ms), rows in table.groupby(PUBLICATION_COLUMNS, sort=False):
@@ -169,7 +173,7 @@ def log_published(
     experiment: str = "paradnn",
     progress: Progress = None,
 ) -> tuple[int, int]:
-    """Log the runs that the store does not have yet.
+    """Log the published measurements that an MLflow store does not have yet.
 
     The call may be repeated after an interruption.
 
@@ -178,7 +182,7 @@ def log_published(
         tracking_uri: Address of the store; None for the default one.
         experiment: Experiment that receives the runs.
         progress: Called after each run with the number of logged runs and the number of all runs to
-            log.
+            log; None for no progress report.
 
     Returns:
         The number of runs that were logged, and the number that the store already had.
@@ -206,7 +210,13 @@ def log_published(
 
 
 def _find_or_make_parent(client: Any, experiment_id: str, publication: Publication) -> str:
-    """Return the id of the parent run of a publication; the first import creates the run."""
+    """Return the id of the parent run of a publication; the first import creates the run.
+
+    Args:
+        client: An MlflowClient.
+        experiment_id: Id of the experiment.
+        publication: The publication.
+    """
     name = publication.name.replace("'", "''")
     query = f"tags.kind = 'import' and attributes.run_name = '{name}'"
     for parent in client.search_runs([experiment_id], query, max_results=1):
