@@ -557,7 +557,9 @@ def format_values(values: set[Any], limit: int = 3) -> str:
 
 
 def families_of_examples(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return the model families that process examples rather than send messages between devices.
+    """Return the model families that process examples rather than send messages.
+
+    Families that send messages time the communication between processes.
 
     Args:
         rows: One row per run.

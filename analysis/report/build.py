@@ -1,4 +1,4 @@
-"""Build the report on a frame: populations, their comparisons, claims, and missing analyses."""
+"""Build the HTML report on runs: systems, their comparisons, claims, and missing analyses."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -42,9 +42,10 @@ def make_report(
 
     Args:
         frame: The runs that the selection chose, as `analysis.store.load.load` returns them.
-        selection: The selection.
-        pool: Whether heterogeneous runs of a device are one population.
-        prices: Prices per hour, which override those that the runs recorded.
+        selection: The options that chose the runs. The commands on the page repeat them.
+        pool: Whether all runs of a device are shown together, even if they differ in their
+            environment or timing protocol.
+        prices: Prices per hour, which override those that the runs recorded; None for no prices.
         made: Date on the page, as text; empty for the present time.
 
     Returns:
@@ -101,7 +102,10 @@ def _report_population(population: Population, context: Context) -> PopulationRe
 
 
 def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]:
-    """Return the name of each system with its roofline section, for the first screen."""
+    """Return the name of each measured system with its roofline section.
+
+    The beginning of the page shows these rooflines. Systems without one are omitted.
+    """
     rooflines = []
     for report in reports:
         for section in report.sections:
@@ -114,7 +118,13 @@ def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]
 def _describe_runs(
     shown: Sequence[Population], selection: Selection, context: Context
 ) -> dict[str, Any]:
-    """Return the values for the template: systems, their results, and the location of the runs."""
+    """Return the variables of the page's template about systems, results and stores.
+
+    Args:
+        shown: The populations: sets of runs of one system each.
+        selection: The options that chose the runs.
+        context: Data that all sections of the page share.
+    """
     stores = [address_of(uri) for uri in context.store] or [address_of()]
     store = next((address for address in stores if not address.is_read_only), stores[0])
     export = shlex.join(
@@ -143,14 +153,18 @@ def _describe_runs(
 
 
 def _answered_claims(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """Check the claims, and return the result of those for which the runs have data."""
+    """Check claims about platforms, and return the result of those with data in the runs."""
     result = check_claims.function(runs, options)
     verdicts = tuple(verdict for verdict in result.verdicts if verdict.measured)
     return answered(verdicts, result.sources, result.pooled)
 
 
 def _group_missing(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
-    """Return (title, names of runs, reason) per title and reason of the missing analyses."""
+    """Group the analyses without a result by title and reason.
+
+    Returns:
+        For each group: the title, the names of the runs joined by "; ", and the reason.
+    """
     groups: dict[tuple[str, str], list[str]] = {}
     for title, runs, reason in missing:
         groups.setdefault((title, reason), []).append(runs)
@@ -160,7 +174,11 @@ def _group_missing(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
 def ui_address(uri: str) -> str:
     """Return the address of a tracking server's MLflow UI, without user, password and query.
 
-    The result is empty for other stores.
+    Args:
+        uri: Address of an MLflow store.
+
+    Returns:
+        The address; empty if the store is not a server.
     """
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -172,7 +190,13 @@ def ui_address(uri: str) -> str:
 def _report_command(
     selection: Selection, *, pool: bool = False, prices: PriceList | None = None
 ) -> str:
-    """Return the command line that makes the page of a selection."""
+    """Return the command line that makes a report on the runs of a selection.
+
+    Args:
+        selection: The options that choose the runs.
+        pool: Whether the command has the option --pool.
+        prices: Prices for the option --price; None to omit it.
+    """
     words = ["python", "-m", "analysis", "report", *command_line(selection)]
     if pool:
         words.append("--pool")

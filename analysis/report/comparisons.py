@@ -1,4 +1,8 @@
-"""Pairwise comparisons of populations that measured the same points, and their verdicts."""
+"""Pairwise comparisons of systems that measured the same points, and their verdicts.
+
+A system is represented by a population: its runs in one environment, with one timing protocol. A
+point is one configuration to measure.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,13 +38,15 @@ _NAMED_COLUMNS = ("device", "platform.name")
 
 
 class SystemComparison(NamedTuple):
-    """Two populations with points in common.
+    """Comparison of two systems that measured some of the same configurations.
+
+    A population consists of the runs of one system.
 
     Attributes:
-        a: The first population.
-        b: The second population.
-        result: The comparison of their points.
-        sections: The sections that show it.
+        a: The population of the first system, A.
+        b: The population of the second system, B.
+        result: The comparison of the configurations that both measured.
+        sections: The sections of the report that show the comparison.
     """
 
     a: Population
@@ -55,7 +61,7 @@ class SystemComparison(NamedTuple):
 
     @property
     def rows(self) -> list[dict[Any, Any]]:
-        """The rows of `Compared.families`: one per family that both populations measured."""
+        """Statistics of the comparison, one dictionary per model family that both systems measured."""
         return [row for row in self.result.families.to_dict("records") if row["points"]]
 
 
@@ -64,11 +70,14 @@ def compare_populations(
 ) -> list[SystemComparison]:
     """Compare every two populations that have points in common.
 
+    A population consists of the runs of one system, and a point is one configuration to measure.
+
     Args:
         populations: The populations.
         frame: The runs of all of them.
-        selection: Selects these runs from the store.
-        context: Makes the sections, and records pairs without a comparison in `missing`.
+        selection: The options that select these runs from the store.
+        context: Makes the sections of the report. Its list `missing` receives pairs without a
+            comparison.
     """
     comparisons: list[SystemComparison] = []
     measured = [population for population in populations if is_ok(population.rows).any()]
@@ -91,7 +100,7 @@ def compare_populations(
 def _order_pair(first: Population, second: Population) -> tuple[Population, Population]:
     """Return two populations in the order A, B.
 
-    On the same device, A is the population that was measured later. Otherwise A is the first.
+    On the same device, A is the population that was measured later. Otherwise A is `first`.
     """
     is_earlier = first.rows["start_time"].min() < second.rows["start_time"].min()
     if first.device == second.device and is_earlier:
@@ -100,14 +109,14 @@ def _order_pair(first: Population, second: Population) -> tuple[Population, Popu
 
 
 def describe_side(population: Population, other: Population, frame: pd.DataFrame) -> str:
-    """Return the condition for `compare` that selects a population.
+    """Return the condition with which the command `compare` selects a population.
 
     If single conditions select exactly these runs, the most readable one is returned. Otherwise the
-    condition combines the columns of the population's identity.
+    condition combines the columns of the population's identity, such as device and environment.
 
     Args:
-        population: The population.
-        other: The population on the other side.
+        population: The population: runs of one system.
+        other: The population on the other side of the comparison.
         frame: The runs of both populations.
     """
     versions = [str(name) for name in frame.columns if str(name).startswith("version.")]
@@ -142,7 +151,21 @@ def _compare_pair(
     selection: Selection,
     context: Context,
 ) -> SystemComparison | None:
-    """Compare two populations by point, by model size, and by operation if both were profiled."""
+    """Compare two populations by configuration, by model size, and by operation.
+
+    Operations are compared only if both populations were profiled.
+
+    Args:
+        a: The first population (runs of one system).
+        b: The second population.
+        key: First part of the anchors of the sections.
+        frame: The runs of both.
+        selection: The options that select these runs from the store.
+        context: Makes the sections. Its list `missing` receives a pair without a comparison.
+
+    Returns:
+        The comparison; None if the populations have nothing in common.
+    """
     title = f"{a.name} over {b.name}"
     if not set(families(a.rows)) & set(families(b.rows)):
         reason = "they have no model family in common"
@@ -164,7 +187,15 @@ def _compare_pair(
 def _pair_analyses(
     a: Population, b: Population, frame: pd.DataFrame
 ) -> Iterator[tuple[Any, SectionSpec]]:
-    """Yield the analyses of a pair with their sections, the comparison by cell first."""
+    """Yield the analyses that compare two populations, with the sections for their results.
+
+    The first is the comparison by configuration.
+
+    Args:
+        a: The first population (runs of one system).
+        b: The second population.
+        frame: The runs of both.
+    """
     a_families = families(a.rows)
     b_families = families(b.rows)
     common = tuple(name for name in a_families if name in b_families)
@@ -208,9 +239,14 @@ def _pair_analyses(
 
 
 def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """Yield a finding per family that both systems measured, and one on their differences.
+    """Yield the findings of a comparison of two systems.
 
-    The differences are columns in which the systems differ and which their names do not state.
+    There is one finding for each model family that both systems measured, and one on the
+    differences between the systems. Differences are columns in which the systems differ and which
+    their names do not state.
+
+    Args:
+        comparison: The comparison.
     """
     anchor = comparison.sections[0].anchor
     for row in comparison.rows:
@@ -232,10 +268,10 @@ def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
 
 @dataclass(frozen=True)
 class _Ratio:
-    """Geometric mean of the ratios of the leading side to the trailing side.
+    """Geometric mean of the ratios of the leading side to the trailing side of a comparison.
 
     Attributes:
-        is_a_ahead: Whether A leads.
+        is_a_ahead: Whether side A leads.
         mean: The geometric mean, 1 or more.
         low: Lower end of its 95% interval.
         interval: The interval as text.
@@ -248,7 +284,7 @@ class _Ratio:
 
 
 def _read_ratio(row: Mapping[Any, Any], factor: float = 1.0) -> _Ratio:
-    """Return the ratio of a family, multiplied by a factor.
+    """Return the mean ratio of a model family, multiplied by a factor.
 
     Args:
         row: A row of `Compared.families`.
@@ -269,7 +305,12 @@ def _read_ratio(row: Mapping[Any, Any], factor: float = 1.0) -> _Ratio:
 
 
 def _verdict_sentence(row: Mapping[Any, Any], comparison: SystemComparison) -> str:
-    """Return a sentence with the verdict on a family and the ratio behind it."""
+    """Return a sentence with the verdict on a model family and its mean ratio.
+
+    Args:
+        row: Statistics of the family: a row of `Compared.families`.
+        comparison: The comparison of two systems.
+    """
     a = comparison.a.name
     b = comparison.b.name
     verdict = row["verdict"]
@@ -304,7 +345,11 @@ def _describe_ratio(row: Mapping[Any, Any], ratio: _Ratio, a: str, b: str) -> st
 
 
 def price_per_hour(rows: pd.DataFrame) -> float | None:
-    """Return the price of an hour; None if the runs state no price, or several."""
+    """Return the price of an hour; None if the runs state no price, or several prices.
+
+    Args:
+        rows: Runs of one system, one row each.
+    """
     prices = rows[PRICE].dropna().unique()
     if len(prices) == 1:
         return float(prices[0])
@@ -312,9 +357,13 @@ def price_per_hour(rows: pd.DataFrame) -> float | None:
 
 
 def cost_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """Yield a finding per family on which system is cheaper for the same work.
+    """Yield a finding for each model family on which of two systems is cheaper for the same work.
 
-    The ratio of costs is the ratio of speeds times the ratio of prices.
+    The ratio of costs is the ratio of speeds times the ratio of prices. Yields nothing if the price
+    per hour of a system is unknown.
+
+    Args:
+        comparison: The comparison of the two systems.
     """
     a = comparison.a
     b = comparison.b

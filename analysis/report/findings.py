@@ -1,9 +1,10 @@
-"""The findings at the top of a page.
+"""The findings at the top of a report page.
 
 The findings state costs, the fastest configurations, bottlenecks, the next changes to try, and the
-reliability of the numbers. A question is a function that takes a population and yields answers. An
-answer is a sentence and a command that shows more; the command may be empty. If there are several
-systems, their comparison comes first. A finding links to its section.
+reliability of the numbers. A population consists of the runs of one system. A question is a
+function that takes a population and yields answers. An answer is a sentence and a command that
+shows more; the command may be empty. If there are several systems, their comparison comes first. A
+finding links to its section.
 """
 
 import dataclasses
@@ -113,10 +114,10 @@ def key_findings(
     comparisons: Sequence[SystemComparison],
     choices: Sequence[Section],
 ) -> list[KeyFinding]:
-    """Return the findings at the top of the page, in the order of `TOPICS`.
+    """Return the findings at the top of the report page, in the order of `TOPICS`.
 
     Args:
-        reports: The populations with their sections.
+        reports: The populations (runs of one system each) with their sections.
         comparisons: Comparisons of populations.
         choices: Sections about latency and cost.
     """
@@ -167,7 +168,7 @@ def _ask(
     Args:
         topic: The topic, one of `TOPICS`.
         question: Function that yields sentences on a population, each with a command.
-        reports: The populations with their sections.
+        reports: The populations (runs of one system each) with their sections.
         name_systems: Whether each finding starts with the name of the system.
     """
     for report in reports:
@@ -207,7 +208,11 @@ def _comparison_findings(
 
 
 def _costs(population: Population) -> Answers:
-    """Yield a sentence with the range of costs, for each cost metric and mode of the runs."""
+    """Yield a sentence with the range of costs, for each cost metric and mode of the runs.
+
+    Args:
+        population: Runs of one system.
+    """
     is_model = ~population.rows["family"].isin(message_families())
     rows = select_rows(population.rows, is_ok(population.rows) & is_model)
     currency = population.value("price_currency") or ""
@@ -289,7 +294,7 @@ def _fastest(population: Population) -> Answers:
 
 
 def _maximum(points: pd.DataFrame, column: str) -> dict[Any, Any]:
-    """Return the row with the highest value of a column."""
+    """Return the row with the highest value of a column, as a dictionary."""
     position = int(points[column].astype("float64").fillna(0).argmax())
     return points.iloc[position].to_dict()
 
@@ -306,7 +311,7 @@ def _describe_rank(points: pd.DataFrame, low: float) -> str:
     """Return the number of points, and how many of them may be as fast as the fastest, as text.
 
     Args:
-        points: The points.
+        points: The points (measured configurations), one row each.
         low: Lower end of the interval of the throughput of the fastest point; NaN if unknown.
     """
     text = ""
@@ -322,10 +327,10 @@ def _describe_rank(points: pd.DataFrame, low: float) -> str:
 
 
 def _distance_to_roof(population: Population) -> Answers:
-    """Yield a sentence if neither arithmetic nor memory limits most points.
+    """Yield a sentence if neither arithmetic nor memory limits most of the measured configurations.
 
-    This is so if the median point reaches less than `_FAR_FROM_ROOF` of the rate that the measured
-    hardware peaks allow (the roof).
+    This is so if the median configuration reaches less than `_FAR_FROM_ROOF` of the rate that the
+    measured peak FLOP/s and memory bandwidth allow (its roof).
     """
     points = population.points
     shares = points.get("roofline_fraction", pd.Series(dtype=float)).astype("float64")
@@ -348,10 +353,10 @@ def _distance_to_roof(population: Population) -> Answers:
 def _section_headlines(
     reports: Sequence[PopulationReport], *, name_systems: bool
 ) -> Iterator[KeyFinding]:
-    """Yield the headlines of the sections of all populations, as findings.
+    """Yield the highlighted finding of each section of all populations.
 
     Args:
-        reports: The populations with their sections.
+        reports: The populations (runs of one system each) with their sections.
         name_systems: Whether each finding starts with the name of the system.
     """
     counts: Counter[str] = Counter()
@@ -400,7 +405,7 @@ def _propose_setting(population: Population, column: str, pairs: pd.DataFrame) -
     The command is empty, except if the setting is the batch size and the largest was the fastest.
 
     Args:
-        population: The population.
+        population: Runs of one system.
         column: The setting.
         pairs: The table that `_compare_setting` returns for the setting.
     """
@@ -419,11 +424,11 @@ def _propose_setting(population: Population, column: str, pairs: pd.DataFrame) -
 def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[str, str]:
     """Return a sentence that proposes a setting to vary, and a command for this sweep.
 
-    The command measures the model that is farthest from its roof, or the slowest model if no roof
-    is known.
+    The command measures the model that is farthest below its roofline, or the slowest model if no
+    roofline is known.
 
     Args:
-        population: The population.
+        population: Runs of one system.
         was_varied: Whether any setting was varied, without a gain in throughput.
     """
     points = population.points
@@ -448,18 +453,18 @@ def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[st
 
 
 def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) -> pd.DataFrame:
-    """Compare the values of a setting at points that differ only in this setting.
+    """Compare the values of a setting at configurations that differ only in this setting.
 
     Args:
-        points: The points.
+        points: The measured configurations, one row each.
         column: The setting.
         baseline: Value with which the fastest value is compared; None for the smallest value.
 
     Returns:
-        A row per group of points that differ only in the setting. Columns: `best` (the fastest
-        value), `reference` (the baseline, or a different value if the group lacks the baseline),
-        `gain` (throughput of `best` / throughput of `reference`), and `unsure` (whether the
-        intervals of these two throughputs overlap).
+        A row per group of configurations that differ only in the setting. Columns: `best` (the
+        fastest value), `reference` (the baseline, or a different value if the group lacks the
+        baseline), `gain` (throughput of `best` / throughput of `reference`), and `unsure` (whether
+        the intervals of these two throughputs overlap).
     """
     if column not in points or points[column].nunique() < 2:
         return points.head(0)
@@ -579,10 +584,11 @@ def _train_command(population: Population, rows: pd.DataFrame, override: str) ->
 
 
 def _memory_limit(population: Population) -> Answers:
-    """Yield a sentence on the points that did not fit into memory.
+    """Yield a sentence on the configurations that did not fit into memory.
 
-    For each family with such points, it names the smallest of them and the largest point that ran.
-    If every point fit, the sentence states the largest memory that a point used.
+    For each model family with such configurations, it names the smallest of them and the largest
+    that ran. If every configuration fit, the sentence states the largest memory that one of them
+    used.
     """
     rows = population.rows
     ok = is_ok(rows)
@@ -606,10 +612,10 @@ def _memory_limit(population: Population) -> Answers:
 
 
 def _relative_size(rows: pd.DataFrame) -> pd.Series:
-    """Return the size of each run, to order runs by their need of memory: batch size x parameters.
+    """Return the size of each run, to order runs by their need of memory.
 
-    If a run did not record its number of parameters, as failed runs may not, the number is
-    computed.
+    The size is batch size x number of parameters. If a run did not record its number of parameters,
+    as failed runs may not, the number is computed.
     """
     recorded = rows.get("parameters", pd.Series(np.nan, rows.index)).astype("float64")
     analytic = step_inputs.analytic_costs(rows[recorded.isna()])["parameters"]
@@ -618,7 +624,7 @@ def _relative_size(rows: pd.DataFrame) -> pd.Series:
 
 
 def _trust(population: Population) -> Answers:
-    """Yield how reliable the measurements are: the doubtful points, the intervals, and a remedy."""
+    """Yield sentences on the reliability of measurements: doubtful points, intervals, a remedy."""
     rows = select_rows(population.rows, is_ok(population.rows))
     if rows.empty:
         return
@@ -653,7 +659,11 @@ def _trust(population: Population) -> Answers:
 
 
 def _doubts(rows: pd.DataFrame) -> list[str]:
-    """Return the number of doubtful runs for each reason that occurs, such as "3 not steady"."""
+    """Return the number of doubtful runs for each reason that occurs, such as "3 not steady".
+
+    Args:
+        rows: One row per run or measured configuration.
+    """
     failed_checks = 0
     if "checks" in rows:
         failed_checks = int(rows["checks"].str.startswith("failed").sum())
@@ -676,7 +686,7 @@ def _describe_doubts(rows: pd.DataFrame, doubts: Sequence[str]) -> str:
 
 
 def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
-    """Yield sentences on the widths of the intervals, and on points without an interval."""
+    """Yield sentences on the widths of the intervals, and on measurements without an interval."""
     half_widths = pd.Series(dtype=float)
     if "examples_per_second_low" in points:
         width = points["examples_per_second_high"] - points["examples_per_second_low"]

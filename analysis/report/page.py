@@ -1,4 +1,4 @@
-"""Render the page from templates, which escape every text: no text of a store becomes markup.
+"""Render a report page from templates, which escape every text: no text of a store becomes markup.
 
 Figures are embedded as images. An SVG then cannot run scripts or fetch anything, and its ids cannot
 clash with those of another SVG.
@@ -35,6 +35,10 @@ def render(template: str, **values: Any) -> str:
 
     The content security policy of the page allows only its own script, identified by its hash, and
     no requests.
+
+    Args:
+        template: File name of the template.
+        **values: Variables of the template.
     """
     style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     script = (_TEMPLATES / "script.js").read_text(encoding="utf-8")
@@ -51,10 +55,10 @@ def render(template: str, **values: Any) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a text as part of an id: lower-case letters, digits and dashes.
+    """Convert a text to a part of an HTML id: lower-case letters, digits and dashes.
 
-    If the text has other characters or is too long, a digest follows, so that different texts stay
-    different.
+    If the text has other characters or is too long, a digest follows. Different texts thus give
+    different results.
     """
     ascii_text = unicodedata.normalize("NFKD", text).lower()
     kept = re.sub("[^a-z0-9]+", "-", ascii_text)[:_MAX_SLUG_LENGTH].strip("-")
@@ -76,10 +80,14 @@ def _environment() -> Environment:
 
 
 def embed(figure: Figure, alternative: str) -> Markup:
-    """Return a figure as an `img` element with a text alternative.
+    """Return a figure as an HTML `img` element with a text alternative.
 
-    The image is an SVG; it is a PNG if the SVG would be larger because of its many marks. The
-    same figure always gives the same text.
+    The image is an SVG; it is a PNG if the SVG would be larger because of its many marks. The same
+    figure always gives the same text.
+
+    Args:
+        figure: The figure.
+        alternative: The text alternative, for readers who do not see the image.
     """
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "paradnn", "svg.fonttype": "path"}):

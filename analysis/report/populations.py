@@ -1,6 +1,7 @@
-"""Populations: the runs of one device, environment, protocol, schema and task.
+"""Populations: sets of runs of one device, environment, timing protocol, schema and task.
 
-A population has a name, a selection that reproduces it, and the overrides that measure more runs.
+The environment consists of the hardware and the versions of the software. A population has a name,
+a selection that reproduces it, and the overrides that measure more runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +38,13 @@ _MAX_NAMED_DIFFERENCES = 4
 
 @dataclass(frozen=True)
 class Population:
-    """Runs of one device, environment, protocol, schema and task.
+    """Runs of one device, environment, timing protocol, schema and task.
 
     Attributes:
         key: Key of the population, unique on the page.
         name: Name that distinguishes the population from the others.
-        rows: The runs.
-        selection: Selects these runs from the store.
+        rows: The runs, one row each.
+        selection: The options that select these runs from the store.
     """
 
     key: str
@@ -74,9 +75,11 @@ class Population:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """The measured points with a known throughput, sorted by family and then by size.
+        """The measured configurations with a known throughput, sorted by family and then by size.
 
-        Points that time messages are excluded. Each point has both ends of its interval or none.
+        There is one row per configuration, with its replicates aggregated. Configurations that only
+        send messages between processes are excluded. Each row has both ends of its interval or
+        neither.
         """
         rows = self.rows.filter(regex=f"^(?!{_UNUSED_COLUMNS})")
         ok = select_rows(rows, is_ok(rows) & ~rows["family"].isin(message_families()))
@@ -99,7 +102,11 @@ class Population:
 
 
 def _with_whole_intervals(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points, with intervals that lack an end set to missing."""
+    """Set both ends of a throughput's interval to missing if one of them is.
+
+    Args:
+        points: One row per measured configuration.
+    """
     low = "examples_per_second_low"
     high = "examples_per_second_high"
     ends = points.reindex(columns=[low, high]).astype("float64")
@@ -117,12 +124,12 @@ def _sort_points(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def split(frame: pd.DataFrame, selection: Selection, *, pool: bool = False) -> list[Population]:
-    """Split runs into populations.
+    """Split runs into populations: runs that share device, environment, timing protocol and task.
 
     Args:
         frame: The runs.
-        selection: The selection that chose them.
-        pool: Whether runs of one device are one population, whatever their environment and
+        selection: The options that chose them.
+        pool: Whether all runs of a device are one population, whatever their environment and
             protocol.
 
     Returns:
@@ -157,10 +164,15 @@ def _population_rank(rows: pd.DataFrame) -> tuple[bool, int, int]:
 
 
 def _make_name(population: Population, same_device: Sequence[Population]) -> str:
-    """Return the name of a population: its device, and what distinguishes it on this device.
+    """Return a name that distinguishes a population from others on the same device.
 
-    If several populations share the device, the name also states the versions or the host that
-    distinguish them. If these do not suffice, it states the columns of `IDENTITY` that differ.
+    The name is the device. If several populations share it, the name also states the versions or
+    the host that distinguish them. If these do not suffice, it states the columns of `IDENTITY`
+    that differ.
+
+    Args:
+        population: The population: runs of one system.
+        same_device: All populations on its device, itself included.
     """
     if len(same_device) == 1:
         return population.device
@@ -187,9 +199,14 @@ def _make_name(population: Population, same_device: Sequence[Population]) -> str
 def _narrow_selection(
     population: Population, frame: pd.DataFrame, keys: Sequence[str]
 ) -> Selection:
-    """Return the selection of a population, narrowed to exactly its rows.
+    """Return options that select exactly the runs of a population.
 
-    It selects by the device, and by further columns of `keys` as needed.
+    They select by the device, and by further columns of `keys` as needed.
+
+    Args:
+        population: The population. Its present selection chooses all runs of `frame`.
+        frame: The runs of all populations.
+        keys: Columns that distinguish populations.
     """
     selection = population.selection
     is_chosen = pd.Series(True, frame.index)
@@ -222,10 +239,13 @@ def _distinct_values(rows: pd.DataFrame, column: str) -> list[str]:
 
 
 def thin_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a sample of about `_MAX_ROWS` rows, which an analysis reads in seconds.
+    """Return a random sample of about `_MAX_ROWS` runs, which an analysis reads in seconds.
 
-    Points are drawn at random with a fixed seed, each with all its runs. Fewer rows are returned
-    unchanged.
+    Configurations are drawn at random with a fixed seed, each with all its runs. Fewer rows are
+    returned unchanged.
+
+    Args:
+        rows: One row per run.
     """
     if len(rows) <= _MAX_ROWS or "point_id" not in rows:
         return rows
@@ -235,10 +255,13 @@ def thin_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def common_overrides(population: Population) -> Iterator[str]:
-    """Yield the overrides with which a command measures more runs of a population.
+    """Yield the command-line overrides with which more runs of a population are measured.
 
-    They set the platform, the framework, the software stack and the protocol. The protocol is set
-    by the preset of `measure` with the fewest differences, and by the keys that differ.
+    They set the platform, the framework, the software stack and the timing protocol. The protocol
+    is set by the preset of `measure` with the fewest differences, and by the keys that differ.
+
+    Args:
+        population: Runs of one system with one protocol.
     """
     for group, default in _GROUP_DEFAULTS.items():
         value = population.value(f"{group}.name")
@@ -261,7 +284,12 @@ def common_overrides(population: Population) -> Iterator[str]:
 
 
 def _preset_overrides(name: str, protocol: Mapping[str, str]) -> list[str]:
-    """Return the override of a preset and the overrides of keys in which a protocol differs."""
+    """Return the overrides that select a preset of `measure`, and set keys that differ from it.
+
+    Args:
+        name: Name of the preset.
+        protocol: The values to obtain, as text: key without `measure.` -> value.
+    """
     path = CONFIG / "measure" / f"{name}.yaml"
     preset = yaml.safe_load(path.read_text(encoding="utf-8"))
     overrides = [f"measure={name}"]

@@ -1,4 +1,4 @@
-"""The measured results: models, throughput, time and cost of a million examples, and their quality.
+"""The measured results in a report: models, throughput, and time and cost of a million examples.
 
 They are shown as sortable tables and a chart. Cells show few digits, but sorting uses exact values.
 Columns without information are omitted. The chart on the first screen shows throughput by model
@@ -49,7 +49,7 @@ AT_BATCH = " at batch size {:,.0f}"
 
 
 class Cell(NamedTuple):
-    """A cell of a table.
+    """A cell of a table on the report page.
 
     Attributes:
         words: Content of the cell, shown to the reader.
@@ -66,13 +66,13 @@ _EMPTY_CELL = Cell("-")
 
 
 class PageTable(NamedTuple):
-    """A table of the page.
+    """A table of the report page.
 
     Attributes:
         caption: Caption of the table.
         head: Headings of the columns.
         rows: Rows of cells.
-        note: Note above the table.
+        note: Note above the table; empty for none.
         size: Number of rows as text, such as "200 of 1,548 rows" if the page shows only a part.
     """
 
@@ -84,7 +84,7 @@ class PageTable(NamedTuple):
 
     @property
     def numbers(self) -> list[bool]:
-        """Whether each column holds numbers."""
+        """Whether each column holds numbers, in the order of the columns."""
         return [
             any(row[position].exact is not None for row in self.rows)
             for position in range(len(self.head))
@@ -94,7 +94,7 @@ class PageTable(NamedTuple):
 def frame_table(
     frame: pd.DataFrame, caption: str, export_command: str = "", cap: int = _MAX_ROWS
 ) -> PageTable | None:
-    """Make a table of the page from a frame.
+    """Make a table of the report page from a frame.
 
     Columns with the same value in every row move into the note. Empty columns are omitted. The two
     ends of an interval share a column. This column is omitted if every interval is empty or
@@ -103,8 +103,8 @@ def frame_table(
     Args:
         frame: The frame.
         caption: Caption of the table.
-        export_command: Command that writes all rows, for the note of a shortened table; empty if
-            there is none.
+        export_command: Command that writes all rows, for the note of a shortened table; empty to
+            name no command.
         cap: Largest number of rows of the table.
 
     Returns:
@@ -222,12 +222,7 @@ def _as_texts(values: pd.Series) -> list[str]:
 
 
 def _number(row: Row, name: str) -> float:
-    """Return a number from a row of a frame; NaN if the row lacks the column or its value.
-
-    Args:
-        row: The row.
-        name: The column.
-    """
+    """Return a number from a row of a frame; NaN if the row lacks the column or its value."""
     if is_known(row.get(name)):
         return float(row[name])
     return math.nan
@@ -237,6 +232,8 @@ def results(
     populations: Sequence[Population], export_command: str
 ) -> tuple[PageTable | None, list[str]]:
     """Return the table of measured points, and sentences on points that were not measured.
+
+    A point is one configuration to measure.
 
     Args:
         populations: The populations: sets of runs of one system each.
@@ -273,7 +270,7 @@ def _describe_outcome(name: str) -> str:
 
 
 def _results_frame(population: Population) -> pd.DataFrame:
-    """Return a row per point of a system, with the columns of the table of measured points."""
+    """Return the table of measured configurations of a system, one row each."""
     points = population.points
 
     def column(name: str) -> pd.Series:
@@ -343,8 +340,11 @@ def _describe_quality(values: Row) -> str:
 def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     """Draw the throughput of models for the first screen of the report.
 
-    The chart has room for `_MAX_CHART_MODELS` points of `_MAX_CHART_SYSTEMS` systems. If a single
-    system has more points, each model is drawn at its fastest setting only.
+    The chart has room for `_MAX_CHART_MODELS` configurations of `_MAX_CHART_SYSTEMS` systems. If a
+    single system has more, each model is drawn at its fastest setting only.
+
+    Args:
+        populations: Sets of runs of one system each.
 
     Returns:
         The figure as HTML and the caption; None if nothing was measured.
@@ -511,7 +511,12 @@ def _describe_system(population: Population, store: str | None) -> dict[str, str
 
 
 def _read_machine(population: Population, store: str | None) -> dict[str, Any]:
-    """Return what the newest run recorded about its host and hardware; empty if unknown."""
+    """Return the description of host and hardware that the newest run recorded; empty if unknown.
+
+    Args:
+        population: Runs of the system.
+        store: Address of the store of runs that do not record a store; None for the default store.
+    """
     if population.is_published or population.rows.empty:
         return {}
     newest = population.rows.iloc[-1].to_dict()
@@ -530,7 +535,7 @@ def _describe_cores(machine: Mapping[str, Any]) -> str:
 
 
 def _describe_largest_point(population: Population) -> str:
-    """Return the largest host memory that a point used, as text; empty if unknown."""
+    """Return the largest host memory that a configuration used, as text; empty if unknown."""
     if "peak_memory_bytes" not in population.points:
         return ""
     largest = population.points["peak_memory_bytes"].max()

@@ -1,4 +1,4 @@
-"""The sections of the page: selection of analyses and options, and the results."""
+"""The sections of the report page: selection of analyses and options, and the results."""
 
 import shlex
 import warnings
@@ -29,11 +29,11 @@ _MAX_FIGURE_BYTES = 10_000_000
 
 
 class Missing(NamedTuple):
-    """An analysis without a result.
+    """An analysis without a result, which the report lists.
 
     Attributes:
         title: Title of the analysis.
-        runs_name: Name of the runs.
+        runs_name: Name of the analyzed runs, such as that of their system.
         reason: Why it has no result, and a remedy.
     """
 
@@ -43,13 +43,13 @@ class Missing(NamedTuple):
 
 
 class KeyFinding(NamedTuple):
-    """A finding at the top of the page.
+    """A finding at the top of the report page.
 
     Attributes:
-        topic: The question that the finding answers.
+        topic: The question that the finding answers, such as "Which is faster".
         words: The finding, in a sentence.
         anchor: Anchor of the section with the details.
-        command: A command that shows more, or an empty string.
+        command: A command that shows more; empty for none.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class KeyFinding(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """The result of an analysis, as a section of the page.
+    """The result of an analysis, as a section of the report page.
 
     Attributes:
         name: Name of the analysis.
@@ -89,12 +89,12 @@ class Section:
 
     @cached_property
     def table(self) -> PageTable | None:
-        """The table of the result, cut to the largest number of rows; None if it is empty."""
+        """The table of the result, cut to the largest number of rows; None if it has no rows."""
         return frame_table(self.result.table, self.title, f"{self.command} --csv FILE")
 
 
 class PopulationReport(NamedTuple):
-    """A population and the sections about it."""
+    """A population (runs of one system) and the sections of the report about it."""
 
     population: Population
     sections: Sequence[Section]
@@ -102,11 +102,12 @@ class PopulationReport(NamedTuple):
 
 @dataclass
 class Context:
-    """Data that all sections of a page share.
+    """Data that all sections of a report page share.
 
     Attributes:
-        store: Stores from which tables of operations are read.
-        pool: Whether heterogeneous runs are pooled.
+        store: Addresses of the stores from which tables of operations are read; empty for the
+            default store.
+        pool: Whether runs of different environments or protocols are analyzed together.
         figure_bytes_left: Bytes of figures that the page still has room for.
         missing: Analyses without a result so far.
     """
@@ -124,16 +125,17 @@ class Context:
         key: str,
         runs_name: str,
     ) -> list[Section]:
-        """Run several analyses on a frame.
+        """Run several analyses on a frame, and return their sections of the report.
 
-        Large frames are sampled (`thin_out`).
+        If the frame is large, the analyses get a random sample of its runs (`thin_out`).
 
         Args:
             requests: The analyses, each with its options, title and reading.
-            frame: As for `section`.
-            selection: As for `section`.
-            key: As for `section`.
-            runs_name: As for `section`.
+            frame: The runs.
+            selection: The options that select these runs from the store, for the commands on the
+                page.
+            key: First part of the anchors.
+            runs_name: Name of the runs, for messages.
 
         Returns:
             The sections of the analyses that have a result.
@@ -164,7 +166,7 @@ class Context:
         key: str,
         runs_name: str,
     ) -> Section | None:
-        """Run one analysis on a frame.
+        """Run one analysis on a frame, and return its section of the report.
 
         An unexpected exception in an analysis becomes a warning, and the page omits the section.
 
@@ -172,9 +174,10 @@ class Context:
             analysis: The analysis.
             spec: Its options, title and reading.
             frame: The runs.
-            selection: Selects these runs from the store, for the command that the page shows.
+            selection: The options that select these runs from the store, for the command on the
+                page.
             key: First part of the anchor.
-            runs_name: Name of the runs.
+            runs_name: Name of the runs, for messages.
 
         Returns:
             The section; None if the analysis has no result, which is then recorded in `missing`.
@@ -212,7 +215,12 @@ class Context:
         )
 
     def _make_figure(self, result: Result, title: str) -> tuple[Markup | None, str]:
-        """Return the figure as HTML, or None and the reason why there is no figure."""
+        """Return the figure of a result as HTML, or None and the reason why there is no figure.
+
+        Args:
+            result: The result.
+            title: Start of the text alternative of the figure.
+        """
         if not result.drawable:
             return None, ""
         if self.figure_bytes_left <= 0:
@@ -240,12 +248,15 @@ class Context:
 def outline(
     section: str, rows: pd.DataFrame, price: tuple[str, ...] = ()
 ) -> Iterator[tuple[Analysis[Any, Any], SectionSpec]]:
-    """Yield the analyses of one part of the page in their order, with the options of each section.
+    """Yield the analyses of one part of the report in their order, each with its options.
 
     Args:
-        section: The part of the page, a value of `Analysis.section`.
-        rows: The runs.
-        price: Values of --price.
+        section: The part of the page, a value of `Analysis.section`, such as "system".
+        rows: The runs, one row each.
+        price: Values of --price, for analyses with this option.
+
+    Yields:
+        The analysis, and the title, options and explanation of its section.
     """
     analyses = [analysis for analysis in ANALYSES.values() if analysis.section == section]
     for analysis in sorted(analyses, key=lambda analysis: analysis.order):
@@ -264,7 +275,12 @@ def _cut(text: str, length: int) -> str:
 
 
 def _report_fault(activity: str, error: Exception) -> str:
-    """Warn about an unexpected exception, which is a bug in this tool, and return a description."""
+    """Warn about an unexpected exception, which is a bug in this tool, and return a description.
+
+    Args:
+        activity: What failed, such as the name of an analysis.
+        error: The exception.
+    """
     problem = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_FAULT_LENGTH]
     warnings.warn(f"{activity} failed because of a bug in this tool ({problem})", stacklevel=2)
     return f"{activity} failed because of a bug in this tool, please report it ({problem})"
