@@ -1,1 +1,1 @@
-"""Readers and writers of tracking stores for analyses, and the quality checks of runs."""
+"""Readers and writers of MLflow tracking stores for analyses, and the quality checks of runs."""

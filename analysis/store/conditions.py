@@ -36,7 +36,7 @@ _NULL = "null"
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on one column.
+    """A condition on one column, such as "model.nodes>=1024".
 
     Attributes:
         column: Name of the column.
@@ -52,14 +52,14 @@ class Condition:
         return f"{self.column}{self.sign}{','.join(self.values)}"
 
     def meets(self, column: pd.Series, option: str) -> Any:
-        """Evaluate the condition.
+        """Evaluate the condition for each entry of a column.
 
         Args:
-            column: The column.
-            option: Option that an error message names.
+            column: The column, with n entries.
+            option: Option of the command line that an error message names.
 
         Returns:
-            Whether each of n entries meets the condition: a boolean array (n,).
+            A boolean array (n,): whether each entry meets the condition.
 
         Raises:
             ConfigError: If the column cannot hold such a value.
@@ -75,7 +75,11 @@ class Condition:
             raise ConfigError(option, str(self), problem, remedy) from None
 
     def _meets_equality(self, column: pd.Series) -> Any:
-        """Evaluate = or !=; raises ValueError with the value that the column cannot hold."""
+        """Evaluate = or != for each entry of a column.
+
+        Raises:
+            ValueError: If the column cannot hold an operand. The message is the operand.
+        """
         is_present = column.notna().to_numpy(dtype=bool)
         parts = [part for value in self.values for part in _split_values(value, column)]
         equal = ~is_present if _NULL in parts else is_present & False
@@ -96,7 +100,7 @@ def parse_condition(text: str, option: str = "--where") -> Condition:
 
     Args:
         text: The condition.
-        option: Option that an error message names.
+        option: Option of the command line that an error message names.
 
     Raises:
         ConfigError: If the text is not a condition.
@@ -114,13 +118,13 @@ def parse_condition(text: str, option: str = "--where") -> Condition:
 
 
 def claim_conditions(column: str, values: Sequence[Value], option: str) -> tuple[Condition, ...]:
-    """Return the conditions of a claim on one column.
+    """Return the conditions on one column that an entry of a claims file states.
 
     Args:
         column: Name of the column.
-        values: Texts with a sign, such as ">=1024", and plain values. An entry must satisfy all
-            texts with a sign, and equal one of the plain values if there are any.
-        option: Option that an error message names.
+        values: Texts with a sign, such as ">=1024", and plain values. An entry of the column must
+            satisfy all texts with a sign, and equal one of the plain values if there are any.
+        option: Location in the claims file, which an error message names.
     """
     conditions = []
     plain_values = []
@@ -147,16 +151,18 @@ def _value_text(value: Value) -> str:
 
 
 def possible_texts(texts: Iterable[str], column: str, option: str = "--where") -> set[str] | None:
-    """Return the values to which conditions restrict a text column, without reading the column.
+    """Return the values that a text column can have in rows which meet some conditions.
+
+    The column itself is not read.
 
     Args:
         texts: Conditions in the form of `parse_condition`; all must hold.
         column: The column.
-        option: Option that an error message names.
+        option: Option of the command line that an error message names.
 
     Returns:
-        A set with all values that rows which meet the conditions may have in the column; None if
-        the conditions do not restrict the column to a known set.
+        A set that includes all these values; None if the conditions do not restrict the column to a
+        known set.
     """
     possible: set[str] | None = None
     for text in texts:
@@ -179,8 +185,8 @@ def filter_by_text(
 
     Args:
         frame: The rows.
-        texts: Conditions in the form of `parse_condition`.
-        option: Option that an error message names.
+        texts: Conditions in the form of `parse_condition`, such as "batch_size>=64".
+        option: Option of the command line that an error message names.
 
     Raises:
         ConfigError: If a text is not a condition, or a column is absent or cannot have the value.
@@ -193,6 +199,11 @@ def filter_rows(
     frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "--where"
 ) -> pd.DataFrame:
     """Return the rows that meet every condition.
+
+    Args:
+        frame: The rows.
+        conditions: The conditions.
+        option: Option of the command line that an error message names.
 
     Raises:
         ConfigError: If a column is absent, or cannot have the value.
@@ -217,12 +228,20 @@ def _similar_column(name: str, frame: pd.DataFrame) -> str:
 
 
 def format_conditions(conditions: Conditions) -> str:
-    """Return conditions as a user would type them: family=fc, batch_size>=1024."""
+    """Return conditions as a user would type them: "family=fc, batch_size>=1024"."""
     return ", ".join(str(condition) for group in conditions.values() for condition in group)
 
 
 def _check_order(condition: Condition, option: str) -> None:
-    """Raise ConfigError if < <= > or >= has an operand that is neither a number nor a time."""
+    """Require that the operand of <, <=, > or >= is a number or a time.
+
+    Args:
+        condition: A condition with any sign; = and != are not checked.
+        option: Option of the command line that an error message names.
+
+    Raises:
+        ConfigError: If the operand is neither.
+    """
     [value] = condition.values
     if condition.sign not in _COMPARISONS or _TIME.fullmatch(value):
         return
@@ -238,7 +257,7 @@ def _check_order(condition: Condition, option: str) -> None:
 
 
 def _split_values(value: str, column: pd.Series) -> list[str]:
-    """Return the parts of a text between commas.
+    """Return the parts of an operand between commas.
 
     If the whole text is a value of the column, as some names of devices are, it is not split.
     """
@@ -250,10 +269,17 @@ def _split_values(value: str, column: pd.Series) -> list[str]:
 
 
 def _equals(column: pd.Series, text: str) -> Any:
-    """Return whether each of n entries equals a value (n,).
+    """Return whether each of n entries equals a value, as a boolean array (n,).
 
     Numbers, booleans and times are compared by value. In a text, * matches any characters and ? any
-    single character. Raises ValueError with the text if the column cannot have such a value.
+    single character.
+
+    Args:
+        column: The entries.
+        text: The value as text.
+
+    Raises:
+        ValueError: If the column cannot have such a value. The message is `text`.
     """
     kind = _column_kind(column)
     if kind == "text":
@@ -265,10 +291,17 @@ def _equals(column: pd.Series, text: str) -> Any:
 
 
 def _compare(column: pd.Series, sign: str, text: str) -> Any:
-    """Return whether each of n entries is <, <=, > or >= a number or a time (n,).
+    """Return whether each of n entries is <, <=, > or >= a value, as a boolean array (n,).
 
-    In a text column, only entries that are numbers can satisfy the comparison. Raises ValueError
-    with the text if the column is boolean or the text is no value of the column.
+    In a text column, only entries that are numbers can satisfy the comparison.
+
+    Args:
+        column: The entries.
+        sign: One of < <= > >=.
+        text: A number or a time, as text.
+
+    Raises:
+        ValueError: If the column is boolean, or cannot have such a value. The message is `text`.
     """
     kind = _column_kind(column)
     if kind == "boolean":
@@ -291,7 +324,12 @@ def _column_kind(column: pd.Series) -> _ColumnKind:
 
 
 def _value_remedy(column: pd.Series, sign: str) -> str:
-    """Return what to write as the operand of a condition on a column."""
+    """Return advice on what to write as the operand of a condition on a column.
+
+    Args:
+        column: The column.
+        sign: Sign of the condition, such as ">=".
+    """
     kind = _column_kind(column)
     if kind == "boolean":
         return f"write {column.name}=true or {column.name}=false"
@@ -303,9 +341,14 @@ def _value_remedy(column: pd.Series, sign: str) -> str:
 
 
 def _parse_value(text: str, kind: _ColumnKind) -> Any:
-    """Parse a text as a value of a kind of column; a time without a zone is UTC.
+    """Parse a text as a number, boolean or time; a time without a zone is UTC.
 
-    Raises ValueError with the text if the text is not such a value.
+    Args:
+        text: The text.
+        kind: The kind of value.
+
+    Raises:
+        ValueError: If the text is not such a value. The message is `text`.
     """
     if kind == "boolean":
         if text.lower() not in ("true", "false"):

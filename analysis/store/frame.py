@@ -1,8 +1,9 @@
 """The tidy frame that every analysis starts from: one row per run, typed columns, known units.
 
-A reader fills `Records` with the store's texts and numbers. `build_frame` builds the frame from
-them, so every reader gives the same frame. `require_homogeneous` rejects heterogeneous runs.
-`aggregate_replicates` reduces the replicates of a point to one row with their spread.
+A reader of a store fills `Records` with texts and numbers. `build_frame` builds the frame from
+them, so every reader gives the same frame. `require_homogeneous` rejects runs of several
+environments or timing protocols. `aggregate_replicates` reduces the replicates of a point
+(configuration to measure) to one row with their spread.
 """
 
 from __future__ import annotations
@@ -72,7 +73,13 @@ _LAST_MILLISECOND = 253_402_300_799_999  # last Unix millisecond of the year 999
 
 
 def build_frame(records: stored.Records) -> pd.DataFrame:
-    """Build the frame of some records.
+    """Build the frame of runs from the records of a store.
+
+    For a run without a param, the tag of the same name is used; the exception is `task`, whose tag
+    becomes `launched_task`. A param becomes Int64, float64, boolean or text, the narrowest type
+    that fits all values; "null" is a missing value. Metrics are float64. Tags are text, except for
+    `replicate`, `steady` and `contended`. Of the `mlflow.*` tags, the frame has only the parent and
+    the commit.
 
     Args:
         records: Runs with their params, metrics and tags.
@@ -80,11 +87,7 @@ def build_frame(records: stored.Records) -> pd.DataFrame:
     Returns:
         A row per run, sorted by start time and run id. The columns are those that every run has,
         then params, metrics and tags, each in alphabetical order. If names collide, the first of
-        these kinds wins. For a run without a param, the tag of the same name is used; the exception
-        is `task`, whose tag becomes `launched_task`. A param is Int64, float64, boolean or text,
-        the narrowest type that fits all values; "null" is a missing value. Metrics are float64.
-        Tags are text, except for `replicate`, `steady` and `contended`. Of the `mlflow.*` tags, the
-        frame has only the parent and the commit.
+        these kinds wins.
     """
     # Looking up a key in `records` adds it, so the copies contain only keys that are present.
     params = dict(records.params)
@@ -118,7 +121,7 @@ def build_frame(records: stored.Records) -> pd.DataFrame:
 
 
 def _run_columns(records: stored.Records) -> dict[str, object]:
-    """Return the columns that every run has."""
+    """Return the columns that every run has, such as `run_id` and `outcome`, by name."""
     fields = {name: pd.Series(records.texts(name), dtype="str") for name in _RUN_FIELDS}
     kinds = records.tags["kind"]
     outcomes = records.tags["outcome"]
@@ -145,8 +148,13 @@ def _param_column(
 ) -> pd.Series:
     """Return the column of a param.
 
-    Missing values are replaced by the tag of the same name, and for older runs by the value with
-    which they were measured.
+    A missing value is replaced by the tag of the same name. For a run that is older than the param,
+    it is replaced by the value with which the run was measured.
+
+    Args:
+        records: Runs with their params, metrics and tags.
+        name: Name of the param.
+        tags: Values of each tag, by name of the tag.
     """
     values = records.params[name]
     if name in ADDED_PARAMS:
@@ -167,7 +175,11 @@ def _protocol_column(protocol_ids: stored.Texts) -> pd.Series:
 
 
 def units(names: Iterable[str]) -> dict[str, str]:
-    """Return the units of metrics: name of the metric -> unit. Unregistered names are omitted."""
+    """Return the units of metrics, such as "FLOP/s", by name of the metric.
+
+    Args:
+        names: Names of columns. Those that are not registered metrics are omitted.
+    """
     known: dict[str, str] = {}
     for name in names:
         with contextlib.suppress(KeyError):
@@ -176,12 +188,23 @@ def units(names: Iterable[str]) -> dict[str, str]:
 
 
 def is_ok(frame: pd.DataFrame) -> pd.Series:
-    """Return, for each run, whether its outcome is "ok"; False for a run without an outcome."""
+    """Return whether each run succeeded, that is, has the outcome "ok".
+
+    Args:
+        frame: One row per run.
+
+    Returns:
+        A boolean series; False for a run without an outcome.
+    """
     return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
 def profiling_remedy(runs: pd.DataFrame) -> str:
-    """Return advice, for a message, on how to obtain the profiles that some runs lack."""
+    """Return advice, for an error message, on how to obtain the profiles that some runs lack.
+
+    Args:
+        runs: The runs, one row each.
+    """
     if "source" in runs and runs["source"].eq("published").all():
         return (
             "published measurements have no profiles; measure the points on your machine with "
@@ -201,7 +224,13 @@ def select_rows(frame: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """Return the families in a frame: generated models in the paper's order, then others."""
+    """Return the model families in a frame, in display order.
+
+    Generated models come first, in the order of the ParaDnn paper. Others follow alphabetically.
+
+    Args:
+        frame: One row per run.
+    """
     present = set(frame["family"].dropna().unique())
     generated = [
         name for name, family in FAMILIES.items() if name in present and not family.is_real
@@ -210,12 +239,12 @@ def families(frame: pd.DataFrame) -> list[str]:
 
 
 def sort_by_family(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of a frame, sorted by some columns.
+    """Sort the rows of a frame by some columns, with model families in display order.
 
     Args:
         frame: The frame, with a column `family`.
-        columns: Columns to sort by. Families are sorted in the order that `families` returns; other
-            columns are sorted in ascending order.
+        columns: Columns to sort by, the most significant first. Families are sorted in the order
+            that `families` returns; other columns are sorted in ascending order.
     """
     positions = {name: position for position, name in enumerate(families(frame))}
 
@@ -261,7 +290,7 @@ def require_homogeneous(
 
 
 def _describe_difference(frame: pd.DataFrame, key: str) -> str:
-    """Return a text on a column in which runs differ: its values, run counts and possible causes.
+    """Describe how runs differ in a column: its values, run counts and possible causes.
 
     An example is "environment_id = a1 (3 runs), b2 (1 run), differing in host (node1 / node2)".
 
@@ -321,10 +350,10 @@ def _as_text(column: pd.Series) -> pd.Series:
 def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per point, aggregated over its replicates.
 
-    Replicates of a point agree in `point_id` and IDENTITY.
+    A point is one configuration to measure. Replicates of a point agree in `point_id` and IDENTITY.
 
     Args:
-        frame: The runs.
+        frame: One row per run.
 
     Returns:
         A row per point. Every metric is the median of the ok replicates. A further column
@@ -372,7 +401,8 @@ def _representative_rows(
 ) -> pd.Index:
     """Return the index of the row that represents each point: the first with the point's outcome.
 
-    The outcome of a point is "ok" if any replicate is ok, else the most frequent outcome.
+    A point is one configuration to measure. Its outcome is "ok" if any replicate is ok, else the
+    most frequent outcome.
 
     Args:
         frame: The n runs.
@@ -397,14 +427,19 @@ def _text_column(column: stored.Texts) -> pd.Series:
 
 
 def _time_column(milliseconds: np.ndarray) -> pd.Series:
-    """Return UTC timestamps (n,); negative times and times after the year 9999 are missing."""
+    """Convert Unix milliseconds (n,) to UTC timestamps.
+
+    Negative times and times after the year 9999 become missing values.
+    """
     is_valid = (milliseconds >= 0) & (milliseconds <= _LAST_MILLISECOND)
     array = np.where(is_valid, milliseconds, np.iinfo(np.int64).min)
     return pd.Series(array.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 
 def typed(values: Sequence[str | None]) -> pd.Series:
-    """Return a column of params with the type that fits their texts (see `_typed_column`).
+    """Return a column of params with the narrowest type that fits their texts.
+
+    The types, from narrow to wide, are boolean, Int64, float64 and text.
 
     Args:
         values: The params as the store contains them; None for a missing value.

@@ -1,4 +1,4 @@
-"""Load runs from a tracking store as a frame, and read the files of runs.
+"""Load runs from an MLflow tracking store as a frame, and read the files of runs.
 
     from analysis.store.load import load
     frame = load(family="fc", platform="cpu", outcome="ok")
@@ -83,22 +83,24 @@ def load(  # noqa: PLR0913 - one keyword per filter
 ) -> pd.DataFrame:
     """Load runs as a frame.
 
-    A filter takes one value or several values. A run must match one of the values of every filter.
+    A filter takes one value or several values; None for no restriction. A run must match one of the
+    values of every filter.
 
     Args:
-        tracking_uri: Address of the store, or several addresses; None for the default store.
+        tracking_uri: Address of the MLflow store, or several addresses; None for the default store.
         experiments: Names of experiments; None for MLFLOW_EXPERIMENT_NAME, else "paradnn".
-        family: Model families.
-        platform: Names of platforms.
-        outcome: Outcomes.
+        family: Model families, such as "fc".
+        platform: Names of platforms, such as "gpu".
+        outcome: Outcomes, such as "ok" or "oom_device".
         since: Earliest start time, inclusive. A time without a zone is UTC.
         until: Latest start time, exclusive.
         tags: One value or several values of each tag, by name of the tag.
-        kind: Kinds of runs; None for all.
-        protocol: Timing protocol: its name, or the beginning of its hash.
+        kind: Kinds of runs, such as "point" for measurements; None for all.
+        protocol: Timing protocol: its name, or the beginning of its hash; None for all.
         unfinished: Whether to include runs without an outcome.
         columns: Params, metrics and tags to read; None for all.
-        reader: How to read the store.
+        reader: How to read the store: its tables ("sql"), MLflow's search ("api"), or the first of
+            them that the store supports ("auto").
 
     Returns:
         A row per run, sorted by start time; `analysis.store.frame.build_frame` describes the
@@ -159,7 +161,7 @@ def _unique_stores(tracking_uri: Stores) -> list[str | None]:
 
 
 def _store_label(uri: str | None) -> str:
-    """Return the text of a store for the column `store`: its URI without credentials.
+    """Return the name of a store in the column `store`: its URI without credentials.
 
     Args:
         uri: URI of the store; None for the default store.
@@ -168,7 +170,11 @@ def _store_label(uri: str | None) -> str:
 
 
 def _filter_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the runs of a timing protocol, given its name or the beginning of its hash.
+    """Return the runs of a timing protocol.
+
+    Args:
+        frame: One row per run.
+        name: Name of the protocol, or the beginning of its hash.
 
     Raises:
         ConfigError: If no run has this protocol.
@@ -193,7 +199,15 @@ def _as_tuple(value: Choice) -> tuple[str, ...]:
 
 
 def _milliseconds(name: str, value: Time) -> int | None:
-    """Return a time in Unix milliseconds; a time without a zone is UTC."""
+    """Return a time in Unix milliseconds; a time without a zone is UTC.
+
+    Args:
+        name: Name of the argument with the time, for the error message.
+        value: The time; None is returned unchanged.
+
+    Raises:
+        ConfigError: If the value is not a time.
+    """
     if value is None:
         return None
     stamp = pd.to_datetime(value, utc=True, errors="coerce")
@@ -208,9 +222,12 @@ def _milliseconds(name: str, value: Time) -> int | None:
 
 
 def _check_schema(records: Records) -> None:
-    """Raise SchemaError if a run of ParaDnn has a different schema version.
+    """Require that the runs of ParaDnn have the schema version that this analysis reads.
 
     Runs of ParaDnn have the tag `kind`.
+
+    Raises:
+        SchemaError: If a run has a different version.
     """
     nothing = Texts.missing(len(records.runs))
     versions = records.tags.get("schema_version", nothing)
@@ -252,7 +269,13 @@ def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFr
 
 
 def _run_artifacts(run_id: str, name: str, uri: str | None) -> Iterator[bytes]:
-    """Yield the contents of an artifact of a run, once for each run of the store with this id."""
+    """Yield the content of an artifact of a run, once for each run of the store with this id.
+
+    Args:
+        run_id: Id of the run.
+        name: File name of the artifact.
+        uri: Address of the store; None for the default store.
+    """
     store = open_reader(address_of(uri))
     no_columns: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
     query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=no_columns)
@@ -264,6 +287,11 @@ def _run_artifacts(run_id: str, name: str, uri: str | None) -> Iterator[bytes]:
 
 def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
     """Load a table among the artifacts of many runs.
+
+    Args:
+        frame: One row per run, as `load` returns them.
+        name: File name of the table, such as "operation_types.json".
+        tracking_uri: Address of the store, or several addresses; None for the default store.
 
     Returns:
         The concatenated tables, with `run_id` as the first column. Runs without such a table are
@@ -284,6 +312,11 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> 
 
 def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> dict[str, bytes]:
     """Load an artifact of many runs, several at a time.
+
+    Args:
+        frame: One row per run, as `load` returns them.
+        name: File name of the artifact.
+        tracking_uri: Address of the store, or several addresses; None for the default store.
 
     Returns:
         The contents by run id. Runs without the artifact are skipped. A warning reports runs whose
@@ -324,7 +357,12 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
 
 
 def _artifact_rows(frame: pd.DataFrame, tracking_uri: Stores) -> list[tuple[str, str, str | None]]:
-    """Return artifact address, run id and store of each run."""
+    """Return the address of the artifacts, the id and the store of each run.
+
+    Args:
+        frame: One row per run.
+        tracking_uri: Address of the store, or several addresses; None for the default store.
+    """
     stores = _unique_stores(tracking_uri)
     run_stores: list[str | None]
     if len(stores) == 1:
@@ -351,8 +389,9 @@ def _read_artifact(
         artifact_uri: Address of the run's artifacts.
         run_id: Id of the run.
         name: Path of the file below that address.
-        uri: Address of the store.
-        is_packed: Whether a server may store the file in a pack. Tables are never packed.
+        uri: Address of the store; None for the default store.
+        is_packed: Whether a server may store the file in an archive with other files. Tables are
+            never stored that way.
 
     Returns:
         The content; None if there is no such file.
@@ -394,7 +433,16 @@ def _download_artifact(run_id: str, name: str, server: str, *, is_packed: bool) 
 
 
 def _parse_table(content: bytes, name: str, run_id: str) -> pd.DataFrame:
-    """Parse a table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}."""
+    """Parse a table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}.
+
+    Args:
+        content: The file.
+        name: File name of the table, for the error message.
+        run_id: Id of the run, for the error message.
+
+    Raises:
+        DataError: If the file is not such a table.
+    """
     try:
         value = read_json(content.decode())
         return pd.DataFrame(value["data"], columns=value["columns"])
@@ -406,7 +454,11 @@ def _parse_table(content: bytes, name: str, run_id: str) -> pd.DataFrame:
 
 
 def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
-    """Read the operations of a run.
+    """Read the profiled operations of a run.
+
+    Args:
+        run_id: Id of the run.
+        tracking_uri: Address of the store, or several addresses; None for the default store.
 
     Returns:
         A row per operation. If the run recorded only types of operation, a row per type, without
@@ -432,13 +484,18 @@ def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
 
 
 def load_types(frame: pd.DataFrame, tracking_uri: Stores = None) -> pd.DataFrame:
-    """Load the tables operation_types.json of a frame's runs.
+    """Load the types of operation of profiled runs, from their tables operation_types.json.
 
     Runs without any metric `op_share.<type>` were not profiled and are skipped, since looking for
     the files of a hundred thousand runs takes minutes.
 
+    Args:
+        frame: One row per run, as `load` returns them.
+        tracking_uri: Address of the store, or several addresses; None for the default store.
+
     Returns:
-        The columns run_id, type and OPERATION_NUMBERS (float64, NaN if not recorded).
+        A row per run and type, with the columns run_id, type and OPERATION_NUMBERS (float64, NaN if
+        not recorded).
 
     Raises:
         DataError: If a table is damaged.
@@ -454,14 +511,14 @@ def load_types(frame: pd.DataFrame, tracking_uri: Stores = None) -> pd.DataFrame
 
 
 def read_environment(run: Mapping[Any, Any], store: str | None) -> Mapping[str, Any]:
-    """Read the environment that a run recorded.
+    """Read the environment that a run recorded: its hardware and the versions of its software.
 
     Args:
-        run: A row of the frame.
-        store: Address of the run's store.
+        run: A row of the frame that `load` returns.
+        store: Address of the run's store; None for the default store.
 
     Returns:
-        The environment; empty if it is absent or unreadable.
+        The environment, as in environment.json; empty if it is absent or unreadable.
     """
     if not run["artifact_uri"]:
         return {}

@@ -53,11 +53,11 @@ _INTERVAL_ENDS = (
 
 @dataclass(frozen=True)
 class Quality:
-    """Counts of the runs that the quality gate excluded, and of doubtful ones.
+    """Counts of the runs that the quality checks excluded, and of doubtful ones.
 
     Attributes:
-        runs: Number of runs before the gate.
-        failed_checks: Excluded runs whose checks failed.
+        runs: Number of runs before the checks.
+        failed_checks: Excluded runs whose recorded checks failed.
         copies: Excluded runs that are copies of other runs.
         impossible: Impossible values (`_MAX_PLAUSIBLE`), which were set to missing.
         wild: Runs with an implausible interval, which was set to missing.
@@ -66,9 +66,9 @@ class Quality:
         unknown_load: Runs that do not record whether their machine had other work; counted and
             excluded with `steady_only`.
         steady_only: Whether unsteady and contended runs are excluded.
-        partly_failed: Points with both ok and failed replicates.
-        failed: Number of failed replicates of these points, by outcome.
-        scenarios: Runs of scenarios that are used for the steps that they time.
+        partly_failed: Configurations with both ok and failed replicates.
+        failed: Number of failed replicates of these configurations, by outcome.
+        scenarios: Runs that serve queries, but are used for the steps that they time.
     """
 
     runs: int = 0
@@ -93,11 +93,14 @@ class Quality:
         return excluded
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields by name; the key `out` holds `excluded_runs`."""
+        """Return the attributes by name, and `excluded_runs` under the key `out`."""
         return asdict(self) | {"out": self.excluded_runs}
 
     def text(self) -> str:
-        """Return the excluded and the doubtful runs as one line; empty if there are none."""
+        """Return a line that counts the excluded and the doubtful runs.
+
+        It is empty if no run is excluded or doubtful.
+        """
         parts = []
         excluded = list(self._excluded())
         if excluded:
@@ -155,8 +158,9 @@ def usable_runs(frame: pd.DataFrame, *, steady_only: bool = False) -> tuple[pd.D
     """Exclude unusable runs, and count excluded and doubtful runs.
 
     Args:
-        frame: The runs.
-        steady_only: Whether to exclude runs that are not steady or ran on a contended machine.
+        frame: One row per run.
+        steady_only: Whether to also exclude runs that did not reach a steady state, or whose
+            machine did other work.
 
     Returns:
         The usable runs, and the counts of excluded and doubtful runs.
@@ -200,7 +204,10 @@ def usable_runs(frame: pd.DataFrame, *, steady_only: bool = False) -> tuple[pd.D
 
 
 def _has_unknown_load(frame: pd.DataFrame) -> np.ndarray:
-    """Return a mask (n,) of runs that record their steadiness, but not their contention."""
+    """Return a mask (n,) of runs that do not record whether their machine had other work.
+
+    Runs that do not record whether they were steady either are not included.
+    """
     if "steady" not in frame:
         return np.zeros(len(frame), dtype=bool)
     is_judged = frame["steady"].notna().to_numpy(dtype=bool)
@@ -210,7 +217,11 @@ def _has_unknown_load(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return the frame with impossible values set to missing, and the number of such values."""
+    """Set impossible values of metrics to missing.
+
+    Returns:
+        The frame, and the number of such values.
+    """
     names = [name for name in units(frame.columns) if pd.api.types.is_float_dtype(frame[name])]
     numbers = frame[names]
     is_suspect = (numbers.max() > _MAX_PLAUSIBLE) | (numbers.min() < -_MAX_PLAUSIBLE)
@@ -222,13 +233,16 @@ def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def find_copies(frame: pd.DataFrame) -> np.ndarray:
-    """Return a mask of the ok runs that are copies of an earlier run.
+    """Return a mask of the successful runs that are copies of an earlier run.
 
-    A run is a copy if it has the same `offline_id`, or the same `origin` and point, as an earlier
-    run. It is also a copy if it has the same point and environment, and its timings are equal up to
-    rounding: every timing of both runs agrees in all digits of the shorter number, and the common
-    digits are at least `_MIN_COMMON_DIGITS` in total. Runs with equal raw blocks have equal
-    timings, so they are found as well.
+    A point is one configuration to measure. A run is a copy if it has the same `offline_id`, or the
+    same `origin` and point, as an earlier run. It is also a copy if it has the same point and
+    environment, and its timings are equal up to rounding: every timing of both runs agrees in all
+    digits of the shorter number, and the common digits are at least `_MIN_COMMON_DIGITS` in total.
+    Runs with equal raw measurements have equal timings, so they are found as well.
+
+    Args:
+        frame: One row per run.
 
     Returns:
         A boolean array (n,), true for copies.
@@ -260,10 +274,12 @@ def find_copies(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _near_rows(timings: np.ndarray) -> list[list[int]]:
-    """Return, per row, the earlier rows that it may copy, without comparing all pairs.
+    """Return, for each row, the earlier rows of which it may be a copy.
+
+    Not all pairs of rows are compared, which keeps the search fast.
 
     Args:
-        timings: Timings of the runs of one point (runs, metrics); NaN where a run has none.
+        timings: Timings of the runs of one configuration (runs, metrics); NaN where a run has none.
 
     Returns:
         For each row, the earlier rows whose timings agree with its timings up to rounding.
@@ -294,7 +310,13 @@ def _near_rows(timings: np.ndarray) -> list[list[int]]:
 
 
 def _have_equal_timings(timings: list[np.ndarray], first: int, second: int) -> bool:
-    """Return whether the timings of two rows are equal up to rounding, as for a copy."""
+    """Return whether the timings of two runs are equal up to rounding, so that one is a copy.
+
+    Args:
+        timings: For each group of metrics, the timings (runs, metrics).
+        first: Row of the first run.
+        second: Row of the second run.
+    """
     digits = [
         [_common_digits(one, other) for one, other in zip(rows[first], rows[second], strict=True)]
         for rows in timings
@@ -323,9 +345,15 @@ def _common_digits(one: float, other: float) -> int:
 
 
 def _starts_with(frame: pd.DataFrame, name: str, prefix: str) -> np.ndarray:
-    """Return whether each of n values starts with a lower-case prefix, ignoring case (n,).
+    """Return whether each value of a column starts with a prefix, ignoring case.
 
-    Booleans are compared as text. If the column is missing, the result is false everywhere.
+    Args:
+        frame: The frame, with n rows.
+        name: Name of the column. Booleans in it are compared as text.
+        prefix: The prefix, in lower case.
+
+    Returns:
+        A boolean array (n,); false everywhere if the column is missing.
     """
     if name not in frame:
         return np.zeros(len(frame), dtype=bool)
@@ -336,11 +364,15 @@ def _starts_with(frame: pd.DataFrame, name: str, prefix: str) -> np.ndarray:
 
 
 def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return a frame with implausible intervals set to missing.
+    """Set implausible intervals of times and rates to missing.
 
-    An interval is implausible if its mean half width exceeds its estimate, if it excludes its
-    estimate, or if an end lies more than a tenth beyond the fastest or the slowest measured block.
-    Only old runs have such intervals; newer versions limit an interval to the measured blocks.
+    An interval is implausible if its mean half width exceeds its estimate, or if it excludes its
+    estimate. It is also implausible if an end lies more than a tenth beyond the fastest or the
+    slowest measured block of steps. Only old runs have such intervals; newer versions limit an
+    interval to the measured blocks.
+
+    Args:
+        frame: One row per run.
 
     Returns:
         The frame, and the number of runs with such an interval.
@@ -361,12 +393,12 @@ def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _partly_failed_points(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
-    """Count the points with both ok and failed replicates.
+    """Count the configurations with both ok and failed replicates.
 
     A failed replicate does not count if it was repeated successfully under the same number.
 
     Returns:
-        The number of such points, and the number of failed replicates by outcome.
+        The number of such configurations, and the number of failed replicates by outcome.
     """
     ok = is_ok(frame)
     has_failed = frame["outcome"].notna() & ~ok

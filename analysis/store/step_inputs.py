@@ -1,8 +1,9 @@
 """Inputs of the step time model, from the runs of a frame or from the words of a command line.
 
-A frame has typed values. The model reads keys as texts in the form of the store, so values are
-converted back. Costs are analytic for both measured and unmeasured points, so that a fit to
-measured points applies to unmeasured ones.
+A frame has typed values. The model reads configuration keys as texts in the form of the store, so
+values are converted back. The FLOPs and bytes of a step are computed from formulas for both
+measured and unmeasured configurations. A fit to measured configurations thus applies to unmeasured
+ones.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ _BEST_BANDWIDTH_SHARE = 0.5
 
 
 def is_point_key(name: str) -> bool:
-    """Return whether a column is a configuration key that identifies a point."""
+    """Return whether a column is a key of the configuration to measure, such as `batch_size`."""
     if name == "model.name":
         return False
     return name in STEP_KEYS or name.startswith(_POINT_GROUPS)
 
 
 def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the analytic work of points.
+    """Compute the FLOPs, bytes, parameters and memory of configurations from formulas.
 
     Args:
-        points: Rows with `family` and keys. A missing key has the value of the original suite:
-            training, float32, RMSprop, one device.
+        points: One row per configuration, with `family` and its keys. A missing key has the value
+            of the original suite: training, float32, RMSprop, one device.
 
     Returns:
         The columns `WORK_METRICS`, NaN for models that cannot be built.
@@ -72,12 +73,13 @@ def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def make_step_table(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
-    """Return points as a table for the step time model.
+    """Return configurations as a table for the step time model.
 
     Args:
-        points: Rows with `family`, `environment_id` and keys. If this version cannot build a model,
-            the recorded columns `WORK_METRICS` are used; if they are missing, the work is 1.
-        rates: FLOP/s and B/s of the device.
+        points: One row per configuration, with `family`, `environment_id` and keys. If this version
+            cannot build a model, the recorded columns `WORK_METRICS` are used; if they are missing,
+            the work is 1.
+        rates: Peak FLOP/s and B/s of the device.
     """
     names = [str(name) for name in points if is_point_key(str(name))]
     rows = [{**ADDED_PARAMS, **row} for row in _stored_texts(points, names)]
@@ -97,7 +99,7 @@ def make_step_table(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
 
 
 def _text_list(points: pd.DataFrame, name: str) -> list[str]:
-    """Return a column as texts; empty texts if it is missing."""
+    """Return a column as texts; an empty text replaces a missing value or column."""
     if name not in points:
         return [""] * len(points)
     return list(points[name].astype("str").fillna(""))
@@ -107,6 +109,9 @@ def stated_run_noise(runs: pd.DataFrame) -> np.ndarray:
     """Return the noise of the step time (n,) that each of n runs recorded.
 
     `paradnn.forecast.table.stated_noise` defines this noise.
+
+    Args:
+        runs: The runs, one row each.
     """
     metrics = runs.reindex(columns=list(NOISE_METRICS))
     return stated_noise(*metrics.to_numpy(dtype="float64", na_value=np.nan).T)
@@ -115,8 +120,8 @@ def stated_run_noise(runs: pd.DataFrame) -> np.ndarray:
 def device_rates(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
     """Return the peak FLOP/s and B/s of the device on which runs were measured.
 
-    They are from the measured ceilings if known, else from the specification, else from the fastest
-    step of the runs.
+    They are measured ones if known, else those of the specification, else estimates from the
+    fastest step of the runs.
 
     Args:
         runs: Runs on one device.
@@ -161,7 +166,15 @@ def _first_known_rate(measured: float, specified: float | None, implied: pd.Seri
 
 
 def _stored_texts(points: pd.DataFrame, names: Sequence[str]) -> list[dict[str, str]]:
-    """Return family and keys of each row as texts, as the store holds them; "null" if missing."""
+    """Return family and keys of each configuration as texts, in the form of the store.
+
+    Args:
+        points: One row per configuration.
+        names: Columns of the keys.
+
+    Returns:
+        A mapping from key to text for each row; "null" for a missing value.
+    """
     columns = {
         name: [_stored_text(value) for value in points[name].astype("object")] for name in names
     }
@@ -178,7 +191,12 @@ def _stored_text(value: Any) -> str:
 
 
 def _work(model: Model, **row: Any) -> tuple[float, ...]:
-    """Return the work metrics of a model at a point."""
+    """Return the `WORK_METRICS` of a model with a given configuration.
+
+    Args:
+        model: The model.
+        **row: Keys of the configuration, such as `batch_size`.
+    """
     if model.is_counted:
         # The work of such a model is known only after a measurement: predictions cannot use it.
         return (1.0,) * len(WORK_METRICS)
@@ -200,17 +218,18 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
 def points_from_words(
     words: Sequence[str], source: str = "ask", *, is_measured: bool = True
 ) -> pd.DataFrame:
-    """Return the points that words of a command line name, such as `model=fc model.nodes=32,64`.
+    """Return the configurations that the words of a command line define.
 
-    The grammar, presets and checks of the driver apply, so `experiment=paper_fc` works as well.
+    For example, `model=fc model.nodes=32,64` defines two. The grammar, presets and checks of the
+    driver apply, so `experiment=paper_fc` works as well.
 
     Args:
-        words: The overrides.
+        words: The overrides, such as "model.nodes=32,64".
         source: The command or option that an error names.
-        is_measured: Whether to reject points that ParaDnn can only predict, not measure.
+        is_measured: Whether to reject configurations that ParaDnn can only predict, not measure.
 
     Returns:
-        A row of keys per point, with `family`.
+        A row of keys per configuration, with `family`.
 
     Raises:
         ParadnnError: If the driver would reject the words.
@@ -231,7 +250,12 @@ def points_from_words(
 
 
 def _compose_rows(words: Sequence[str], *, is_measured: bool) -> list[dict[str, str]]:
-    """Return the keys of each point of a command line, composed as the driver does."""
+    """Return the keys of each configuration that a command line defines, as the driver does.
+
+    Args:
+        words: The overrides.
+        is_measured: Whether to reject configurations that can only be predicted.
+    """
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser

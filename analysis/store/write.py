@@ -1,6 +1,7 @@
-"""Write runs into a store, and export and import runs as bundles or Parquet stores.
+"""Write runs into an MLflow store, and export and import runs as bundles or Parquet stores.
 
-A bundle is a .zip file of runs (`paradnn.store.bundle`).
+A bundle is a .zip file of runs (`paradnn.store.bundle`). A Parquet store is a folder of partitioned
+files.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     """Open an experiment for writing, after ending the runs of writers that were killed.
 
     Args:
-        uri: Address of the store; None for the default one. The store is created if it is absent.
+        uri: Address of the MLflow store; None for the default one. The store is created if it is
+            absent.
         name: Name of the experiment, which is created if it is absent.
 
     Returns:
@@ -77,7 +79,11 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
 
 
 def writing(uri: str) -> AbstractContextManager[None]:
-    """Return a context that converts any error of the store into a one-line StoreError."""
+    """Return a context that converts errors of the store into a one-line StoreError.
+
+    Args:
+        uri: Address of the store, for the message. Credentials are removed.
+    """
     return store_errors(f"cannot write to {without_secrets(uri)}")
 
 
@@ -102,12 +108,12 @@ def log_run(  # noqa: PLR0913 - one keyword per part of a run
     Args:
         client: An MlflowClient.
         experiment_id: Id of the experiment.
-        name: Name of the run.
+        name: Name of the run; None for a name that MLflow generates.
         tags: Tags with which the run is created.
         span: Start and end of the run in Unix milliseconds.
-        params: Params of the run.
+        params: Params of the run; None for none.
         metrics: Name without a prefix, value, Unix millisecond and step of each metric.
-        last: Tags that are written last.
+        last: Tags that are written last, such as the outcome; None for none.
         files: Folder with the files of the run; None for no files.
         status: Status of the run.
 
@@ -147,14 +153,15 @@ def _batches(entries: Sequence[Any], size: int) -> list[Sequence[Any]]:
 def export_bundle(
     frame: pd.DataFrame, path: Path, stores: Sequence[str], experiments: Sequence[str]
 ) -> int:
-    """Write the runs of a frame with all their files to a bundle.
+    """Write the runs of a frame with all their files to a .zip file (bundle).
 
-    The bundle also holds the sweeps of these runs, and the measurements of ceilings that they used.
+    The bundle also contains the sweeps of these runs, and the measurements of the device's peak
+    rates (ceilings) that they used.
 
     Args:
-        frame: The runs.
-        path: The bundle.
-        stores: Addresses of the stores that the frame is from.
+        frame: One row per run.
+        path: The file to write.
+        stores: Addresses of the stores that the frame is from; empty for the default store.
         experiments: Experiments that the frame is from.
 
     Returns:
@@ -167,16 +174,19 @@ def export_bundle(
 def export_parquet(
     frame: pd.DataFrame, folder: Path, stores: Sequence[str], experiments: Sequence[str]
 ) -> tuple[int, int]:
-    """Append the runs of a frame to a Parquet store, with their sweeps and ceilings.
+    """Append the runs of a frame to a folder of Parquet files.
+
+    The sweeps of these runs, and the measurements of the device's peak rates that they used, are
+    appended as well.
 
     Args:
-        frame: The runs.
-        folder: The Parquet store, which is created if it is absent.
-        stores: Addresses of the stores that the frame is from.
+        frame: One row per run.
+        folder: The folder, which is created if it is absent.
+        stores: Addresses of the stores that the frame is from; empty for the default store.
         experiments: Experiments that the frame is from.
 
     Returns:
-        The number of runs that were appended, and the number that the store already had.
+        The number of runs that were appended, and the number that the folder already had.
 
     Raises:
         ConfigError: If the folder holds other files, or cannot be written.
@@ -196,7 +206,7 @@ def export_parquet(
 
 
 def _with_related_runs(frame: pd.DataFrame) -> set[str]:
-    """Return the ids of the runs of a frame, of their sweeps, and of their ceilings."""
+    """Return the ids of runs, of their sweeps, and of the measurements of their ceilings."""
     wanted = set(frame["run_id"])
     for column in ("parent_run_id", "ceilings_run"):
         if column in frame:
@@ -207,7 +217,13 @@ def _with_related_runs(frame: pd.DataFrame) -> set[str]:
 def _read_rows(
     wanted: set[str], stores: Sequence[str], experiments: Sequence[str]
 ) -> Iterator[Row]:
-    """Yield the wanted runs of some stores, without the tags of their drivers."""
+    """Yield runs of some stores, without the tags that only matter to their drivers.
+
+    Args:
+        wanted: Ids of the runs.
+        stores: Addresses of the stores; empty for the default store.
+        experiments: Names of the experiments to search.
+    """
     exported: set[str] = set()
     for uri in stores or (None,):
         reader = open_reader(address_of(uri))
@@ -225,9 +241,13 @@ def _read_rows(
 
 
 def _read_notes(reader: Any, experiments: Sequence[str]) -> dict[str, str | None]:
-    """Return the notes of runs by run id.
+    """Return the notes (descriptions) of runs by run id.
 
     A separate query is needed, since a query returns notes only if it names their tag.
+
+    Args:
+        reader: Reader of the store.
+        experiments: Names of the experiments.
     """
     only_notes: dict[Values, tuple[str, ...]] = {"params": (), "metrics": (), "tags": (_NOTE,)}
     query = Query(tuple(experiments), unfinished=True, columns=only_notes)
@@ -235,7 +255,15 @@ def _read_notes(reader: Any, experiments: Sequence[str]) -> dict[str, str | None
 
 
 def _read_files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents of the files of a run, from a bundle, a folder or a server."""
+    """Yield the names and contents of the files of a run, from a bundle, a folder or a server.
+
+    Args:
+        run: The run.
+        stores: Addresses of the stores that may have the files; empty for the default store.
+
+    Raises:
+        StoreError: If none of the stores has the files.
+    """
     artifact_uri = run.artifact_uri or ""
     if artifact_uri.startswith(f"{BUNDLE}:"):
         yield from artifacts_of(artifact_uri)
@@ -275,17 +303,17 @@ def _files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
 def import_bundle(
     path: Path, tracking_uri: str | None, experiment: str, progress: Progress = None
 ) -> tuple[int, int]:
-    """Log the runs of a bundle that the store does not have yet.
+    """Log the runs of a bundle (.zip file) that the store does not have yet.
 
     The tag `origin` records a run's id in the bundle. All files are checked before the first run is
     logged.
 
     Args:
         path: The bundle.
-        tracking_uri: Address of the store; None for the default one.
+        tracking_uri: Address of the MLflow store; None for the default one.
         experiment: Experiment that receives the runs.
         progress: Called after each run with the number of logged runs and the number of all runs to
-            log.
+            log; None for no progress report.
 
     Returns:
         The number of runs that were logged, and the number that the store already had.
@@ -316,7 +344,14 @@ def import_bundle(
 
 
 def _known_ids(tracking_uri: str | None, experiment: str) -> dict[str, str]:
-    """Return the ids of the runs in the store, by these ids and by the ids in the tag `origin`."""
+    """Return the ids of the runs in a store, by each id under which a run is known.
+
+    A run is known by its id, and by the id in the tag `origin` if it was imported.
+
+    Args:
+        tracking_uri: Address of the store; None for the default one.
+        experiment: Name of the experiment.
+    """
     only_origins: dict[Values, tuple[str, ...]] = {
         "params": (),
         "metrics": (),
@@ -334,7 +369,14 @@ def _known_ids(tracking_uri: str | None, experiment: str) -> dict[str, str]:
 
 
 def _log_row(client: Any, experiment_id: str, row: Row, known_ids: Mapping[str, str]) -> str:
-    """Log one run of a bundle with its files, and return its new id."""
+    """Log one run of a bundle with its files, and return its new id.
+
+    Args:
+        client: An MlflowClient.
+        experiment_id: Id of the experiment.
+        row: The run with its params, metrics and tags.
+        known_ids: Id of a run, such as that in the bundle -> its id in the store.
+    """
     run = row.run
     tags = {key: value for key, value in row.tags.items() if key not in _DRIVER_TAGS}
     tags[_ORIGIN] = run.run_id

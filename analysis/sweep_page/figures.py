@@ -50,13 +50,13 @@ _CELL_HEIGHT = 34  # pixels
 
 
 class Figure(NamedTuple):
-    """One figure of the page.
+    """One figure of a sweep's page.
 
     Attributes:
         title: Heading of the figure.
         caption: Explanation of the figure.
-        traces: Plotly's traces.
-        layout: Plotly's layout.
+        traces: Plotly's traces, in the form of its JSON.
+        layout: Plotly's layout, in the form of its JSON.
     """
 
     title: str
@@ -66,7 +66,7 @@ class Figure(NamedTuple):
 
 
 class SweepPoints(NamedTuple):
-    """The points of a sweep.
+    """The points of a sweep: the configurations that it tried to measure.
 
     Attributes:
         rows: One row per point, with its replicates aggregated. The column `point` has its name.
@@ -82,14 +82,14 @@ class SweepPoints(NamedTuple):
 
     @property
     def measured(self) -> pd.DataFrame:
-        """The points that ran."""
+        """The points that were measured successfully, one row each."""
         return self.rows[is_ok(self.rows).astype(bool)]
 
     @property
     def default_metric(self) -> str | None:
-        """Name of the metric that heat maps and boxes show; None if no point has a rate.
+        """Name of the metric that heat maps and box plots show; None if no point has a throughput.
 
-        It is one of `DEFAULT_METRICS`, or else the rate.
+        It is one of `DEFAULT_METRICS`, or else the throughput.
         """
         if self.rate is None:
             return None
@@ -97,7 +97,7 @@ class SweepPoints(NamedTuple):
 
 
 def sweep_points(frame: pd.DataFrame) -> SweepPoints:
-    """Return the points of a sweep, with the replicates of each point aggregated.
+    """Return the points (configurations) of a sweep, with the replicates of each aggregated.
 
     Args:
         frame: One row per run.
@@ -113,7 +113,11 @@ def sweep_points(frame: pd.DataFrame) -> SweepPoints:
 
 
 def sweep_figures(points: SweepPoints) -> Iterator[Figure]:
-    """Yield the figures of a sweep, without those for which the points have no data."""
+    """Yield the figures of a sweep, without those for which there are no data.
+
+    Args:
+        points: The configurations of the sweep with their results.
+    """
     if points.rate is not None:
         yield from _throughput(points, points.rate)
     yield from _heat_maps(points)
@@ -126,11 +130,11 @@ def sweep_figures(points: SweepPoints) -> Iterator[Figure]:
 def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
     """Yield a figure of the throughput, with a menu that selects the horizontal axis.
 
-    The menu offers the swept columns of numbers. If there are none, it offers the swept columns of
-    names. Yields nothing if no column has values.
+    The menu offers the swept columns of numbers. If there are only columns of names, it offers
+    those. Yields nothing if no column has values.
 
     Args:
-        points: The points of the sweep.
+        points: The configurations of the sweep with their results.
         rate: Name of the metric on the vertical axis.
     """
     axes = [name for name in points.axes if is_number(points.rows[name])][:_MAX_AXES]
@@ -175,12 +179,12 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
 
 
 def _axis_ticks(points: SweepPoints, axis: str) -> dict[str, Any]:
-    """Return the settings of Plotly for the ticks of a horizontal axis.
+    """Return Plotly's settings for the ticks of a horizontal axis.
 
     An axis of numbers has a tick at each value, unless there are more than `_MAX_TICKS` values.
 
     Args:
-        points: The points of the sweep.
+        points: The configurations of the sweep with their results.
         axis: Column that the axis shows.
     """
     if not is_number(points.rows[axis]):
@@ -225,7 +229,7 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
 
 
 def _has_position(values: pd.Series) -> pd.Series:
-    """Return, for each value, whether an axis can show it: positive numbers, or any names."""
+    """Return whether an axis can show each value: positive numbers, or any names."""
     if is_number(values):
         return values > 0
     return values.notna()
@@ -242,12 +246,12 @@ def _positions(values: pd.Series) -> list[Any]:
 
 
 def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataFrame:
-    """Return points in the order of lines along an axis, with an empty row after each line.
+    """Sort configurations by the lines to draw along an axis, with an empty row after each line.
 
-    Points belong to the same line if they differ only in the column of the axis.
+    Configurations belong to the same line if they differ only in the column of the axis.
 
     Args:
-        rows: The points.
+        rows: One row per configuration.
         axis: Column that the axis shows.
         others: Columns that vary in the sweep, without that of the axis.
     """
@@ -262,13 +266,13 @@ def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataF
 
 
 def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
-    """Return the Plotly trace for the points of a family.
+    """Return the Plotly trace for the configurations of a model family.
 
     A line connects the marks if the horizontal axis is numeric. Rows without values interrupt the
     line. The trace has vertical error bars if the rows have intervals.
 
     Args:
-        rows: The points, in the order of the line.
+        rows: One row per configuration, in the order of the line.
         family: Name of the family.
         x: Column on the horizontal axis.
         y: Metric on the vertical axis.
@@ -299,7 +303,10 @@ def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
 
 
 def _marker(family: str) -> dict[str, Any]:
-    """Return the Plotly marker of a family, which has the same color and symbol in every figure."""
+    """Return the Plotly marker of a model family.
+
+    A family has the same color and symbol in every figure.
+    """
     order = [*FAMILIES, family]
     position = order.index(family)
     return {
@@ -405,7 +412,12 @@ def _cell_hover(cell: Mapping[Any, Any], maps: HeatMaps) -> str:
 
 
 def _ticks(known: np.ndarray, *, is_log: bool) -> dict[str, Any]:
-    """Return the ticks of a color bar, which shows logarithms if `is_log`."""
+    """Return Plotly's settings for the ticks of a color bar.
+
+    Args:
+        known: The numbers in the map.
+        is_log: Whether the color bar shows their logarithms.
+    """
     if not is_log:
         return {}
     positions = np.linspace(np.log10(known.min()), np.log10(known.max()), 5)
@@ -416,7 +428,7 @@ def _ticks(known: np.ndarray, *, is_log: bool) -> dict[str, Any]:
 
 
 def _roofline(points: SweepPoints) -> Iterator[Figure]:
-    """Yield a figure for each device and precision: the roof, and the points below it."""
+    """Yield a roofline figure for each device and precision, with the measured configurations."""
     measured = points.measured
     if "flops_per_second" not in measured or "arithmetic_intensity" not in measured:
         return
@@ -483,7 +495,7 @@ def _placed_traces(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[dic
 
 
 def _boxes(points: SweepPoints) -> Iterator[Figure]:
-    """Yield a box plot of the default metric by family."""
+    """Yield a box plot of the default metric by model family."""
     measured = points.measured
     metric = points.default_metric
     if metric is None or measured[metric].notna().sum() < 2:
@@ -511,7 +523,12 @@ def _boxes(points: SweepPoints) -> Iterator[Figure]:
 
 
 def _parallel(points: SweepPoints, rate: str) -> Iterator[Figure]:
-    """Yield a figure of parallel coordinates over the swept keys."""
+    """Yield a figure of parallel coordinates: swept settings and throughput.
+
+    Args:
+        points: The configurations of the sweep with their results.
+        rate: Name of the metric of throughput.
+    """
     measured = points.measured
     measured = measured[measured[rate] > 0]
     keys = [*(["family"] if measured["family"].nunique() > 1 else []), *points.axes]
@@ -544,7 +561,12 @@ def _parallel(points: SweepPoints, rate: str) -> Iterator[Figure]:
 
 
 def _dimension(column: pd.Series, key: str) -> dict[str, Any]:
-    """Return an axis of parallel coordinates, with distinct values at equal distances."""
+    """Return an axis of parallel coordinates, with distinct values at equal distances.
+
+    Args:
+        column: The values.
+        key: Name of the setting, for the label.
+    """
     values = column.astype("object").where(column.notna(), "none")
     distinct = sorted(values.unique(), key=_sort_key)
     codes = {value: position for position, value in enumerate(distinct)}
@@ -595,6 +617,10 @@ def _fit_ticks(layout: dict[str, Any], traces: Iterable[Mapping[str, Any]]) -> N
     """Let Plotly choose the ticks of a vertical axis that spans less than a power of ten.
 
     With `dtick` "D2", ticks are at 1, 2 and 5 of each decade, and such an axis may have no tick.
+
+    Args:
+        layout: Layout of the figure, which is changed in place.
+        traces: Traces of the figure.
     """
     values = [value for trace in traces for value in trace["y"] if value is not None]
     if values and max(values) < 10 * min(values):

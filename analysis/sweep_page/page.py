@@ -1,4 +1,4 @@
-"""Write the page of a sweep and its table of points into a folder."""
+"""Write the page of a sweep and its table of measured configurations into a folder."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ _METRICS = (
 def sweep_frame(
     store: str | None, experiment: str, sweep_id: str | None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Load a sweep and its points.
+    """Load the run of a sweep, and the runs that it measured.
 
-    Points that the sweep skipped, since an earlier sweep had measured them, are included.
+    If the sweep skipped configurations that an earlier sweep had measured, those earlier runs are
+    included.
 
     Args:
         store: Address of the store; None for the default one.
@@ -60,10 +61,10 @@ def sweep_frame(
         sweep_id: Id of the sweep; None for the newest one.
 
     Returns:
-        The run of the sweep, as a frame of one row, and a row per run of its points.
+        The run of the sweep, as a frame of one row; and its measurements, one row per run.
 
     Raises:
-        StoreError: If the experiment has no such sweep, or the sweep has no points yet.
+        StoreError: If the experiment has no such sweep, or the sweep has no measurement yet.
     """
     tags = {"sweep_id": sweep_id} if sweep_id else {}
     sweeps = load(store, experiments=experiment, kind="sweep", tags=tags, unfinished=True)
@@ -89,12 +90,15 @@ def sweep_frame(
 
 
 def write_sweep_page(folder: Path, sweep: pd.DataFrame, frame: pd.DataFrame) -> list[Path]:
-    """Write the page and the table of a sweep, and return their paths.
+    """Write the page and the table of a sweep.
 
     Args:
         folder: Folder to write into.
-        sweep: The run of the sweep.
-        frame: A row per run of its points.
+        sweep: The run of the sweep, a frame of one row.
+        frame: The measurements of the sweep, one row per run.
+
+    Returns:
+        The paths of both files.
     """
     points = sweep_points(legible(frame))
     _write(folder / PAGE, _render(sweep, points))
@@ -103,12 +107,15 @@ def write_sweep_page(folder: Path, sweep: pd.DataFrame, frame: pd.DataFrame) -> 
 
 
 def write_sweep_report(folder: Path, frame: pd.DataFrame, selection: Selection) -> list[Path]:
-    """Write the report of a sweep and return its path.
+    """Write the HTML report of a sweep.
 
     Args:
         folder: Folder to write into.
-        frame: A row per run of its points.
+        frame: The measurements of the sweep, one row per run.
         selection: Options that select the runs; the report states them in its commands.
+
+    Returns:
+        The path of the file, in a list.
     """
     from analysis.report import make_report
 
@@ -118,6 +125,11 @@ def write_sweep_report(folder: Path, frame: pd.DataFrame, selection: Selection) 
 
 def log_files(files: Sequence[Path], run_id: str, store: str | None) -> None:
     """Store files as artifacts of a sweep's run.
+
+    Args:
+        files: The files.
+        run_id: Id of the sweep's run in MLflow.
+        store: Address of the store; None for the default one.
 
     Raises:
         StoreError: If the store does not accept the files.
@@ -131,9 +143,15 @@ def log_files(files: Sequence[Path], run_id: str, store: str | None) -> None:
 
 
 def points_table(points: SweepPoints) -> dict[str, Any]:
-    """Return the points in MLflow's format of tables: columns, and a list of values per row.
+    """Return the configurations of a sweep in MLflow's format of tables.
 
-    The fastest point comes first.
+    The fastest one comes first.
+
+    Args:
+        points: The configurations with their results.
+
+    Returns:
+        A mapping with the keys `columns` (names) and `data` (a list of values per row).
     """
     columns = [POINT, "outcome", *_METRICS, "steady", "family", *points.axes, "run_id"]
     columns = [name for name in dict.fromkeys(columns) if name in points.rows]
@@ -187,7 +205,7 @@ def _render(sweep: pd.DataFrame, points: SweepPoints) -> str:
 
 
 def _notes(points: SweepPoints) -> list[str]:
-    """Return sentences on points that were not steady or shared their machine."""
+    """Return sentences on measurements that were not steady or shared their machine."""
     notes = []
     measured = points.measured
     for column, value, text in (
@@ -202,14 +220,14 @@ def _notes(points: SweepPoints) -> list[str]:
 
 
 def _figures_json(figures: Sequence[Figure]) -> str:
-    """Return the figures as JSON without HTML elements: "<" is escaped."""
+    """Return the figures as JSON that can be embedded in HTML, since "<" is escaped."""
     content = [{"traces": figure.traces, "layout": figure.layout} for figure in figures]
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 @cache
 def _packed_library() -> str:
-    """Return Plotly's script, compressed and in base64: 1.9 MB instead of 4.8 MB."""
+    """Return Plotly's script, compressed by gzip and in base64: 1.9 MB instead of 4.8 MB."""
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
