@@ -22,7 +22,7 @@ from paradnn.statistics.priors import ScatterPriors
 from paradnn.statistics.regression import Regression, regress
 from paradnn.statistics.sessions import MeasurementTimes
 
-#: Probability that a fit reports at least one interaction if there is none.
+#: Probability that a fit reports at least one interaction although no pair interacts.
 _FALSE_POSITIVE_RATE = 0.05
 
 

@@ -65,7 +65,7 @@ class PointWork:
     """Operations and measured times of points.
 
     A point is one measured configuration. A fit estimates the FLOP/s, the memory bandwidth and the
-    overhead of a group of times. Fixed time, such as waiting for input, depends on none of them.
+    overhead of a group of times. Fixed time, such as waiting for input, is not part of a fit.
 
     Attributes:
         points: The p points, one row each.

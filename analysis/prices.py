@@ -97,7 +97,7 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
 
 
 def _common_currency(tables: Mapping[str, Prices]) -> str | None:
-    """Return the currency of price tables; None if none of them states one.
+    """Return the currency of price tables; None if no table states one.
 
     Args:
         tables: The tables by name.

@@ -81,7 +81,7 @@ class Result:
     Attributes:
         sources: Ids of the runs from which the result is computed.
         numbers: The table of results.
-        answer: The main finding, with which text, report and JSON begin; None if there is none.
+        answer: The main finding, with which text, report and JSON begin; None for no answer.
         pooled: How runs differ in environment or protocol that were analyzed together on request;
             empty if they do not differ.
         quality: Which runs the checks excluded or flagged; None if the analysis checks no runs.

@@ -374,7 +374,7 @@ def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> Scatt
         sides: The runs of A and the runs of B, which are compared.
     """
     priors = scatter_priors(classify_devices(*sides))
-    # pandas looks up Python strings ten times as fast as strings of its own type.
+    # pandas looks up Python strings ten times as fast as its string type.
     compared = pd.concat([side["run_id"] for side in sides]).astype("object")
     others = is_ok(frame) & ~frame["run_id"].astype("object").isin(compared)
     for name in ("device", "host"):

@@ -56,11 +56,14 @@ class AuditOptions(Arguments):
 
 
 def audit(options: AuditOptions, selection: Selection) -> None:
-    """Read result files of other harnesses, and report which conclusions they support:
-    hyperfine, pytest-benchmark, asv, Google Benchmark, pyperf, JMH, Go, Criterion.rs, AIPerf,
-    llama-bench, GuideLLM, vllm bench, SGLang, MLPerf (LoadGen and training logs) and
-    nccl-tests. --against compares two sets of sessions. Fewer than three sessions per side get
-    a wider interval, which assumes how much sessions usually scatter.
+    """Read result files of other harnesses, and report which conclusions they support.
+
+    The harnesses are hyperfine, pytest-benchmark, asv, Google Benchmark, pyperf, JMH, Go,
+    Criterion.rs, AIPerf, llama-bench, GuideLLM, vllm bench, SGLang, MLPerf (LoadGen and training
+    logs) and nccl-tests.
+
+    --against compares two sets of sessions. With fewer than three sessions per side, the interval
+    is wider: it assumes that sessions scatter as much as usual.
     """
     both = sorted(set(options.files) & set(options.against or ()))
     if both:

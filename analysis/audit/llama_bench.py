@@ -1,4 +1,4 @@
-"""Reader for the outputs of llama-bench: its Markdown table (the default), CSV, JSON and JSON lines.
+"""Reader for the outputs of llama-bench: Markdown table (the default), CSV, JSON and JSON lines.
 
 All outputs state the mean and the standard deviation of the repetitions of a test. Only JSON has
 the repetitions themselves and their number.

@@ -140,7 +140,7 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
     if metric is not None:
         ok = rows[is_ok(rows)]
         if ok.empty:
-            raise InsufficientData("none of these runs has outcome ok")
+            raise InsufficientData("no chosen run has outcome ok")
         rows = ok[ok[metric].notna()] if metric in ok else ok.iloc[:0]
         if rows.empty:
             raise InsufficientData(f"no {metric} was recorded in {counted(len(ok), 'run')}")
@@ -650,7 +650,7 @@ def _layers(check: Check, data: Data) -> CheckFinding:
     timed, spent = phase_seconds(side(data, check.where))
     drivers = layer_seconds(timed, spent.fillna(0.0))
     if drivers.empty:
-        raise InsufficientData("none of these runs records the session and phases of its driver")
+        raise InsufficientData("no chosen run records the session and phases of its driver")
     unknown = [name for name in check.layers if name not in drivers]
     if unknown:
         known = ", ".join(map(str, drivers))

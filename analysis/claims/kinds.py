@@ -1,4 +1,4 @@
-"""The kinds of check of which a claim about platforms may consist.
+"""The kinds of check that a claim about platforms can have.
 
 Each kind has a statement and fields. A check only states the claim. `analysis.claims.evaluate`
 estimates its numbers.

@@ -61,7 +61,7 @@ class SystemComparison(NamedTuple):
 
     @property
     def rows(self) -> list[dict[Any, Any]]:
-        """Statistics of the comparison: one dictionary per model family that both sides measured."""
+        """Statistics of the comparison, one dictionary per family that both sides measured."""
         return [row for row in self.result.families.to_dict("records") if row["points"]]
 
 

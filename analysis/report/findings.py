@@ -60,7 +60,7 @@ TOPICS = (
     _CHOICE,
 )
 
-#: Settings that a user can change, with the baseline value of each. None stands for the smallest
+#: Settings that a user can change, with the baseline value of each. None is the smallest
 #: measured value.
 _SETTINGS = {
     "batch_size": None,

@@ -274,7 +274,7 @@ def find_copies(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _near_rows(timings: np.ndarray) -> list[list[int]]:
-    """Return, for each row, the earlier rows of which it may be a copy.
+    """Return, for each row, the earlier rows that it may copy.
 
     Not all pairs of rows are compared, which keeps the search fast.
 

@@ -262,7 +262,7 @@ def _read_files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         stores: Addresses of the stores that may have the files; empty for the default store.
 
     Raises:
-        StoreError: If none of the stores has the files.
+        StoreError: If the files are only in a different store.
     """
     artifact_uri = run.artifact_uri or ""
     if artifact_uri.startswith(f"{BUNDLE}:"):
