@@ -272,7 +272,12 @@ def split_by_settings(
 
 
 def format_setting(name: str, value: Any) -> str:
-    """Return a setting as text, such as "eager" or "threads 2"."""
+    """Return a setting as text, such as "eager" or "threads 2".
+
+    Args:
+        name: Name of its column, such as "compile" or "platform.threads".
+        value: Its value.
+    """
     if pd.isna(value):
         return not_recorded(name)
     if name in _SELF_EXPLANATORY:

@@ -232,7 +232,12 @@ def _has_content(rows: pd.DataFrame, metric: str) -> bool:
 
 
 def _describe_cells(points: pd.DataFrame, axes: Collection[str]) -> str:
-    """Return the number of points per cell, and the settings that vary among them, as text."""
+    """Return the number of configurations per cell, and the settings that vary among them, as text.
+
+    Args:
+        points: One row per configuration.
+        axes: The columns of both axes.
+    """
     counts = points[points["ok"]].groupby(["j", "i"]).size()
     if not len(counts):
         return "no point ran"
@@ -377,6 +382,9 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
     that two of five points ran out of memory. Cells without points are empty. Colors are
     logarithmic if values differ by more than a factor of 30. If a page is too narrow for the
     numbers, the colors alone show the values.
+
+    Args:
+        maps: The values of the cells, as `make_heat_maps` returns them.
     """
     named_cells = list(maps.maps())
     values = maps.cells["value"]

@@ -109,7 +109,7 @@ def fit_interactions(
     )
     names = [name for name in products if name in regression.weights.index]
     weights = regression.weights.loc[names]
-    weights = weights.assign(p_adjusted=_adjusted(weights, "p"), verdict=_verdicts(weights))
+    weights = weights.assign(p_adjusted=_adjust_p_values(weights, "p"), verdict=_verdicts(weights))
     for end in ("", "_low", "_high"):
         weights[f"combined{end}"] = math.nan
     if is_log:
@@ -124,15 +124,20 @@ def fit_interactions(
     )
 
 
-def _adjusted(weights: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of p-values, adjusted for the number of rows."""
+def _adjust_p_values(weights: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column of p-values, adjusted for testing all rows.
+
+    Args:
+        weights: A row per product of terms.
+        name: Column of the p-values.
+    """
     return adjust_p_values(weights[name].to_numpy())
 
 
 def _verdicts(weights: pd.DataFrame) -> np.ndarray:
     excludes_zero = weights["low"] * weights["high"] > 0
-    is_shown = (_adjusted(weights, "p") <= _FALSE_POSITIVE_RATE) & excludes_zero
-    of_values = _adjusted(weights, "p_given") <= _FALSE_POSITIVE_RATE
+    is_shown = (_adjust_p_values(weights, "p") <= _FALSE_POSITIVE_RATE) & excludes_zero
+    of_values = _adjust_p_values(weights, "p_given") <= _FALSE_POSITIVE_RATE
     return np.select(
         [is_shown, weights["limit"] == "sessions", weights["limit"] == "order", of_values],
         ["interact", "undecided (sessions)", "undecided (order)", "values interact"],

@@ -99,7 +99,11 @@ def interval_ends(names: Sequence[str]) -> dict[str, IntervalEnds]:
 
 
 def label(column: str) -> str:
-    """Return the label of a column without its unit, such as "throughput" or "nodes"."""
+    """Return the name of a column for readers, without its unit, such as "throughput".
+
+    Args:
+        column: Name of the column, such as "examples_per_second" or "model.nodes".
+    """
     if column in _LABELS:
         return _LABELS[column]
     for suffix, text in _SUFFIX_LABELS.items():

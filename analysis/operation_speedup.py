@@ -217,8 +217,8 @@ def operation_speedup(
     Raises:
         InsufficientData: If A or B has no profiled operations, or nothing can be paired.
     """
-    rows_a = _rows("A", a, types)
-    rows_b = _rows("B", b, types)
+    rows_a = _profiled_operations("A", a, types)
+    rows_b = _profiled_operations("B", b, types)
     keys = join_columns(rows_a, rows_b)[0] if on is None else list(on)
     carried = ("intensity_a", "intensity_b", "share_a", "share_b")
     pairs = pair(rows_a, rows_b, "flops_per_second", [*keys, TYPE], carried)
@@ -239,13 +239,15 @@ def operation_speedup(
     operations.insert(column + 1, "share", share[large].to_numpy())
     operations = operations.drop(columns=["share_a", "share_b"])
     operations["bandwidth_gain"] = operations["speedup"] * on_b / on_a
-    operations["level"] = _levels(on_a, on_b, operations[TYPE], ridges)
+    operations["level"] = _find_levels(on_a, on_b, operations[TYPE], ridges)
     operations.attrs = pairs.attrs
     source = next(
         (level for level in (Level.OTHER, Level.MATMUL) if (operations["level"] == level).any()),
         None,
     )
-    gain = _mean(operations[operations["level"].eq(source or "")], "bandwidth_gain")
+    gain = _mean_over_configurations(
+        operations[operations["level"].eq(source or "")], "bandwidth_gain"
+    )
     return OperationSpeedup(operations, _by_level(operations), gain, source, int((~large).sum()))
 
 
@@ -265,12 +267,12 @@ def identity_columns(runs: pd.DataFrame) -> list[str]:
 
 
 def _by_level(operations: pd.DataFrame) -> pd.DataFrame:
-    points = _points(operations)
+    points = _number_configurations(operations)
     rows = []
     for level in (level for level in Level if (operations["level"] == level).any()):
         rows_of_level = operations[operations["level"] == level]
         if level in (Level.MATMUL, Level.OTHER):
-            gain = _mean(rows_of_level, "bandwidth_gain")[0]
+            gain = _mean_over_configurations(rows_of_level, "bandwidth_gain")[0]
         else:
             gain = np.nan
         rows.append(
@@ -278,7 +280,7 @@ def _by_level(operations: pd.DataFrame) -> pd.DataFrame:
                 level.value,
                 len(rows_of_level),
                 points[rows_of_level.index].nunique(),
-                *_mean(rows_of_level, "speedup"),
+                *_mean_over_configurations(rows_of_level, "speedup"),
                 gain,
             )
         )
@@ -286,7 +288,7 @@ def _by_level(operations: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["level", "operations", "points", *means, "bandwidth_gain"])
 
 
-def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
+def _profiled_operations(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     """Return the operations of A or B that have FLOPs and a rate, with the columns of their runs.
 
     Args:
@@ -321,7 +323,9 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(run_id=rows["run_id"] + " " + rows[TYPE])
 
 
-def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
+def _find_levels(
+    a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float]
+) -> np.ndarray:
     """Return what limits each operation, as an array (n,) of the values of `Level`.
 
     Args:
@@ -339,7 +343,7 @@ def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float
     return np.where(types.str.contains(TRANSFERS), Level.TRANSFER.value, levels)
 
 
-def _points(operations: pd.DataFrame) -> pd.Series:
+def _number_configurations(operations: pd.DataFrame) -> pd.Series:
     """Number the configurations; all operations of a configuration have the same number."""
     result_columns = (
         *RESULT_COLUMNS,
@@ -354,11 +358,11 @@ def _points(operations: pd.DataFrame) -> pd.Series:
     ).ngroup()
 
 
-def _mean(rows: pd.DataFrame, column: str) -> Estimate:
+def _mean_over_configurations(rows: pd.DataFrame, column: str) -> Estimate:
     """Return the geometric mean of a column with its interval; each configuration counts once."""
     if rows.empty:
         return Estimate(np.nan, np.nan, np.nan)
-    points = _points(rows)
+    points = _number_configurations(rows)
     logs = pd.Series(np.log(rows[column].astype("float64"))).groupby(points).mean()
     each = rows.groupby(points).head(1)
     return geometric_mean(

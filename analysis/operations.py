@@ -253,7 +253,16 @@ def _median_with_zeros(values: np.ndarray, count: int) -> float:
 def _read_run(
     run_id: str, frame: pd.DataFrame, store: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the run whose id begins with the given text, and its operations."""
+    """Return the run with a given id, as a frame of one row, and its operations.
+
+    Args:
+        run_id: Beginning of the id.
+        frame: One row per run.
+        store: Addresses of the stores of the runs; empty for the default store.
+
+    Raises:
+        ConfigError: If no id, or more than one, begins with the given text.
+    """
     from analysis.store.load import read_operations
 
     runs = frame[frame["run_id"].str.startswith(run_id)]

@@ -279,7 +279,11 @@ def _parse_pair(metavar: str, text: str) -> tuple[str, str]:
 
 
 def command_line(options: Arguments) -> list[str]:
-    """Return the words of a command line that sets these options; defaults are omitted."""
+    """Return the words of a command line that sets options, such as ["--margin", "0.1"].
+
+    Args:
+        options: The options. Those with their default are omitted.
+    """
     ordered = sorted(arguments(type(options)), key=lambda argument: not argument.is_positional)
     words = []
     for argument in ordered:

@@ -205,7 +205,7 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
     for name in dict.fromkeys(measured.group):
         is_chosen = measured.group == name
         first = measured.points.iloc[measured.point[is_chosen][0]]
-        roof = ceilings[_name(first, "device"), _name(first, "precision")]
+        roof = ceilings[_recorded_name(first, "device"), _recorded_name(first, "precision")]
         fit = OperationLimits.fit(measured.selected(is_chosen), roof.peak, roof.bandwidth)
         if fit.spread > _MAX_SPREAD and not name.startswith(_PROFILE):
             is_kept[measured.point[is_chosen]] = False
@@ -273,7 +273,9 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
     else:
         is_timed = pd.Series(False, index=points.index)
     points = points[is_timed].reset_index(drop=True)
-    points = points.assign(device=[_name(row, "device") for row in points.to_dict("records")])
+    points = points.assign(
+        device=[_recorded_name(row, "device") for row in points.to_dict("records")]
+    )
     tables = dict(iter(_classified(types).groupby("run_id", sort=False)))
     parts: list[_TimedPart] = []
     fixed: list[np.ndarray] = []
@@ -444,22 +446,22 @@ def _recorded_operation(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, 
 
     Nothing is yielded if neither is recorded.
     """
-    flops = _number(row, "flops_per_step")
-    moved = _number(row, "bytes_per_step")
-    intensity = _number(row, "arithmetic_intensity")
+    flops = _positive_number(row, "flops_per_step")
+    moved = _positive_number(row, "bytes_per_step")
+    intensity = _positive_number(row, "arithmetic_intensity")
     if not moved and flops and intensity:
         moved = flops / intensity
     if flops or moved:
         yield flops, moved, 1.0
 
 
-def _name(row: Mapping[Any, Any] | pd.Series, column: str) -> str:
+def _recorded_name(row: Mapping[Any, Any] | pd.Series, column: str) -> str:
     """Return the device or precision of a row; a missing one becomes "... not recorded"."""
     value = row.get(column)
     return not_recorded(column) if value is None or pd.isna(value) else str(value)
 
 
-def _number(row: Mapping[Any, Any], name: str) -> float:
+def _positive_number(row: Mapping[Any, Any], name: str) -> float:
     """Return a number of a row; 0 if it is missing or not positive."""
     value = row.get(name)
     if value is None or pd.isna(value) or not value > 0:

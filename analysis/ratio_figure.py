@@ -117,7 +117,6 @@ def _coloring(pairs: pd.DataFrame) -> drawing.Coloring:
 
 
 def _color_column(pairs: pd.DataFrame) -> str:
-    """Return the name of the column by which the marks are colored."""
     has_batch_sizes = "batch_size" in pairs and pairs["batch_size"].nunique() > 1
     if pairs["family"].nunique() == 1 and has_batch_sizes:
         return "batch_size"

@@ -135,6 +135,7 @@ def logarithms(values: Any, name: str, remedy: str) -> Any:
 def takes_logarithm(column: pd.Series) -> bool:
     """Return whether `encode` replaces a column by its logarithm if `log` is set.
 
-    It does so for columns of numbers and of lists of blocks, but not for text and boolean columns.
+    It does so for columns of numbers and of lists of block counts, such as "[3, 4, 6, 3]", but not
+    for text and boolean columns.
     """
     return not pd.api.types.is_bool_dtype(column) and as_numbers(column) is not None

@@ -255,7 +255,7 @@ def _with_period(sentence: str) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value that strict JSON can hold."""
+    """Convert a value to one that strict JSON can represent."""
     if isinstance(value, list | tuple):
         return [_json_value(entry) for entry in value]
     if isinstance(value, dict):

@@ -182,7 +182,7 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
     rows = _with_keys(frame)
     measured = rows[is_ok(rows)].reset_index(drop=True)
     roofs = find_roofs(measured, sheets)
-    points, reasons = _place(measured, sheets)
+    points, reasons = _place_runs(measured, sheets)
     unmeasured = "without a measurement (for example, because they ran out of memory)"
     omitted = {unmeasured: len(rows) - len(measured)}
     for reason, count in reasons.value_counts(sort=False).items():
@@ -357,7 +357,7 @@ def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(_NUMERIC_COLUMNS, "float64")).assign(**places)
 
 
-def _place(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]:
+def _place_runs(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]:
     """Return rate and arithmetic intensity of the runs, without runs that lack one of them.
 
     Args:

@@ -237,8 +237,8 @@ class Sides:
 
     def _describe_timing(self) -> Iterator[str]:
         """Yield a sentence if the sides have different sources of times or timing protocols."""
-        sources = [_distinct(side, "source") for side in (self.a, self.b)]
-        protocols = [_distinct(side, "protocol_id") for side in (self.a, self.b)]
+        sources = [_sorted_texts(side, "source") for side in (self.a, self.b)]
+        protocols = [_sorted_texts(side, "protocol_id") for side in (self.a, self.b)]
         if all(sources) and sources[0] != sources[1]:
             names = " / ".join(", ".join(values) for values in sources)
             yield (
@@ -430,7 +430,7 @@ def _choose_side(
     rows = filter_by_text(frame, parts, name)
     first = parse_condition(parts[0], name)
     if rows.empty:
-        values = _distinct(frame, first.column)
+        values = _sorted_texts(frame, first.column)
         remedy = "see python -m analysis runs"
         if values:
             remedy = f"the values of {first.column} are {', '.join(values[:_LISTED_VALUES])}"
@@ -444,7 +444,7 @@ def _choose_side(
     # If a single device is the only condition, the side has its name. Otherwise the conditions are
     # the name of the side.
     if len(parts) == 1 and first.column == "device":
-        devices = _distinct(side, "device")
+        devices = _sorted_texts(side, "device")
         if len(devices) == 1:
             return side, devices[0]
     return side, text
@@ -885,7 +885,7 @@ def rare_event_caveat(points: int) -> Iterator[str]:
         )
 
 
-def _distinct(frame: pd.DataFrame, column: str) -> list[str]:
+def _sorted_texts(frame: pd.DataFrame, column: str) -> list[str]:
     """Return the sorted values of a column as texts; empty if the frame lacks it."""
     if column not in frame:
         return []

@@ -85,11 +85,11 @@ def draw_conclusions(
         return
     for results in side:
         for series in results.series:
-            yield _describe(series)
+            yield _describe_series(series)
         yield from _compare_within_file(results.series)
 
 
-def _describe(series: Series) -> AuditFinding:
+def _describe_series(series: Series) -> AuditFinding:
     """Describe how a measured quantity scatters within its session, and whether it was steady."""
     value = format_value(series.center, series.unit)
     if series.count >= 2:
@@ -148,7 +148,7 @@ def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
 
 
 def _compare_commands(first: Series, other: Series) -> AuditFinding:
-    """Compare two commands of one session that were measured one after the other.
+    """Compare two shell commands of one session that were measured one after the other.
 
     The drift between them is assumed to be as large as between two sessions.
     """

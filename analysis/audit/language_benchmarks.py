@@ -50,7 +50,7 @@ def read_pyperf(document: Any) -> Reading:
                 "Python version": metadata.get("python_version"),
             }
         )
-        values = [value for run in runs for value in _list(run.get("values"))]
+        values = [value for run in runs for value in _as_list(run.get("values"))]
         unit = _PYPERF_UNITS.get(str(metadata.get("unit", "second")), "")
         better: Direction = "unknown"
         if unit:
@@ -84,8 +84,8 @@ def read_jmh(document: Any) -> Reading:
         unit, scale, better = _jmh_unit(str(metric.get("scoreUnit", "")))
         values = [
             scale * finite_number(value)
-            for fork in _list(metric.get("rawData"))
-            for value in _list(fork)
+            for fork in _as_list(metric.get("rawData"))
+            for value in _as_list(fork)
         ]
         summary = {
             "p50": scale * finite_number(child(metric, "scorePercentiles").get("50.0")),
@@ -137,9 +137,12 @@ def _histogram_count(forks: Any) -> float:
             and an iteration is a list of [value, count] pairs.
     """
     pairs = (
-        pair for fork in _list(forks) for iteration in _list(fork) for pair in _list(iteration)
+        pair
+        for fork in _as_list(forks)
+        for iteration in _as_list(fork)
+        for pair in _as_list(iteration)
     )
-    counts = (finite_number(_list(pair)[-1]) for pair in pairs if _list(pair))
+    counts = (finite_number(_as_list(pair)[-1]) for pair in pairs if _as_list(pair))
     return sum(count for count in counts if count > 0)
 
 
@@ -221,7 +224,7 @@ class _GoText:
             words = result[2].split()
             for value, name in zip(words[::2], words[1::2], strict=True):
                 key = (self._package, result[1], name)
-                self.results.setdefault(key, []).append(_number(value))
+                self.results.setdefault(key, []).append(_parse_number(value))
         elif failure:
             self.failures.append(failure[1])
         elif unit:
@@ -331,13 +334,13 @@ def _criterion_text(lines: Sequence[str]) -> Reading:
             yield from_summary(name, "s", {"mean": center})
         match = _LIBTEST_TIME.match(line)
         if match:
-            yield from_summary(match["name"], "ns", {"median": _number(match["value"])})
+            yield from_summary(match["name"], "ns", {"median": _parse_number(match["value"])})
         previous = line.strip()
 
 
 def _criterion_seconds(text: str) -> float:
     value, _, unit = text.partition(" ")
-    return _number(value) * _CRITERION_SECONDS.get(unit, math.nan)
+    return _parse_number(value) * _CRITERION_SECONDS.get(unit, math.nan)
 
 
 def _per_iteration(counts: Any, totals: Any) -> list[float]:
@@ -350,19 +353,19 @@ def _per_iteration(counts: Any, totals: Any) -> list[float]:
     Returns:
         Times in the unit of `totals`. Samples without iterations are omitted.
     """
-    pairs = zip(_list(counts), _list(totals), strict=False)
+    pairs = zip(_as_list(counts), _as_list(totals), strict=False)
     numbers = ((finite_number(count), finite_number(total)) for count, total in pairs)
     return [total / count for count, total in numbers if count > 0]
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     """Return a JSON value if it is a list; an empty list for any other value."""
     if isinstance(value, list):
         return value
     return []
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Parse a number with commas between thousands; NaN if the text is not a number."""
     try:
         return float(text.replace(",", ""))

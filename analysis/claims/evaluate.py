@@ -779,7 +779,13 @@ def _regress_ranks(
 
 
 def _weight(regression: Regression, term: str, factor: float = 1.0) -> Estimate:
-    """Return the weight of a term of a regression, with its interval, multiplied by a factor."""
+    """Return the weight of a term of a regression, with its interval.
+
+    Args:
+        regression: The regression.
+        term: Name of the term.
+        factor: Number by which the weight and its interval are multiplied.
+    """
     row = regression.weights.loc[[term], ["weight", "low", "high"]].to_numpy(dtype="float64")
     value, low, high = (factor * row[0]).tolist()
     return Estimate(value, low, high)
@@ -876,10 +882,13 @@ def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]
 
 
 def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
-    """Return a table with a row per check of each claim.
+    """Return the answers to claims as a table with a row per check.
 
     A row has the answers to the claim and to the check, the estimate with its interval, and the
     reason if data are missing.
+
+    Args:
+        verdicts: The claims with the findings of their checks.
     """
     columns = [
         "claim",

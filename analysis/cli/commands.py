@@ -333,8 +333,8 @@ class ReportOptions(Options):
 def _report(options: ReportOptions, selection: Selection) -> None:
     """Write one self-contained HTML page with every analysis that the runs allow.
 
-    The page lists missing data, and shows heterogeneous runs as separate populations. It opens
-    without a network connection.
+    The page lists missing data. Runs that differ in device, environment or protocol are shown
+    separately. The page opens without a network connection.
     """
     from rich.console import Console
 

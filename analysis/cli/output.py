@@ -550,7 +550,7 @@ def _format_column(values: pd.Series) -> pd.Series:
 
 
 def _without_columns_in_point_names(table: pd.DataFrame) -> pd.DataFrame:
-    """Drop the columns that point names repeat, if the table has a column of point names."""
+    """Drop the columns whose values are part of the point names, if the table has point names."""
     if POINT not in table:
         return table
     return table[

@@ -294,7 +294,7 @@ def _fastest(population: Population) -> Answers:
 
 
 def _maximum(points: pd.DataFrame, column: str) -> dict[Any, Any]:
-    """Return the row with the highest value of a column, as a dictionary."""
+    """Return the row of the point with the highest value of a column."""
     position = int(points[column].astype("float64").fillna(0).argmax())
     return points.iloc[position].to_dict()
 

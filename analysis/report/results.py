@@ -578,7 +578,11 @@ def _describe_peaks(rows: pd.DataFrame) -> str:
 
 
 def have_contended_ceilings(rows: pd.DataFrame) -> bool:
-    """Return whether any run used hardware peaks that were measured while other work ran."""
+    """Return whether any run used a peak rate that was measured while other work ran.
+
+    Args:
+        rows: Runs of one system, one row each.
+    """
     return "ceilings_contended" in rows and bool(rows["ceilings_contended"].notna().any())
 
 

@@ -68,7 +68,7 @@ def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
     costs = []
     for row in _stored_texts(points, names):
         items = tuple(item for item in row.items() if item[1] != "null")
-        costs.append(call_with_model(items, _work, unknown))
+        costs.append(call_with_model(items, _work_metrics, unknown))
     return pd.DataFrame(costs, columns=list(WORK_METRICS), index=points.index, dtype="float64")
 
 
@@ -190,7 +190,7 @@ def _stored_text(value: Any) -> str:
     return str(value)
 
 
-def _work(model: Model, **row: Any) -> tuple[float, ...]:
+def _work_metrics(model: Model, **row: Any) -> tuple[float, ...]:
     """Return the `WORK_METRICS` of a model with a given configuration.
 
     Args:

@@ -152,11 +152,14 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
             owners.append(axis)
     buttons = [
         {
-            "label": _text(label(axis)),
+            "label": _escaped_text(label(axis)),
             "method": "update",
             "args": [
                 {"visible": [owner == axis for owner in owners]},
-                {"xaxis.title.text": _text(label_with_unit(axis)), **_axis_ticks(points, axis)},
+                {
+                    "xaxis.title.text": _escaped_text(label_with_unit(axis)),
+                    **_axis_ticks(points, axis),
+                },
             ],
         }
         for axis in axes
@@ -189,7 +192,7 @@ def _axis_ticks(points: SweepPoints, axis: str) -> dict[str, Any]:
     """
     if not is_number(points.rows[axis]):
         return {"xaxis.type": "category", "xaxis.dtick": None}
-    values = sorted({value for value in _numbers(points.rows[axis]) if value and value > 0})
+    values = sorted({value for value in _json_numbers(points.rows[axis]) if value and value > 0})
     if len(values) > _MAX_TICKS:
         return {"xaxis.tickmode": "auto", "xaxis.dtick": None}
     return {
@@ -221,7 +224,7 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
             "y": [floor] * len(failed),
             "marker": {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": GRAY}},
             "hovertext": [
-                f"{_text(name)}<br>{_text(outcome)}"
+                f"{_escaped_text(name)}<br>{_escaped_text(outcome)}"
                 for name, outcome in zip(failed[POINT], failed["outcome"], strict=True)
             ],
             "hoverinfo": "text",
@@ -241,8 +244,8 @@ def _positions(values: pd.Series) -> list[Any]:
     A missing value becomes None, which interrupts a line.
     """
     if is_number(values):
-        return _numbers(values)
-    return [None if pd.isna(value) else _text(value) for value in values]
+        return _json_numbers(values)
+    return [None if pd.isna(value) else _escaped_text(value) for value in values]
 
 
 def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataFrame:
@@ -281,21 +284,21 @@ def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
     trace = {
         "type": "scattergl" if len(rows) > _MAX_VECTOR_MARKS else "scatter",
         "mode": "lines+markers" if is_number(rows[x]) else "markers",
-        "name": _text(family),
+        "name": _escaped_text(family),
         "x": _positions(rows[x]),
-        "y": _numbers(rows[y]),
+        "y": _json_numbers(rows[y]),
         "connectgaps": False,
         "marker": _marker(family),
         "line": {"width": 1, "color": _marker(family)["color"]},
-        "text": [_text(name) for name in rows[POINT]],
+        "text": [_escaped_text(name) for name in rows[POINT]],
         "hovertemplate": "%{text}<br>%{y:.4s} at %{x}<extra></extra>",
     }
     if low in rows and high in rows:
         trace["error_y"] = {
             "type": "data",
             "symmetric": False,
-            "array": _numbers(rows[high] - rows[y]),
-            "arrayminus": _numbers(rows[y] - rows[low]),
+            "array": _json_numbers(rows[high] - rows[y]),
+            "arrayminus": _json_numbers(rows[y] - rows[low]),
             "thickness": 1,
             "width": 2,
         }
@@ -341,8 +344,8 @@ def _heat_map(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Figure:
         values[place] = cell["value"]
         texts[place] = _cell_text(cell, maps.unit)
         hovers[place] = _cell_hover(cell, maps)
-    x_labels = [_text(text) for text in maps.x.labels]
-    y_labels = [_text(text) for text in maps.y.labels]
+    x_labels = [_escaped_text(text) for text in maps.x.labels]
+    y_labels = [_escaped_text(text) for text in maps.y.labels]
     known = values[np.isfinite(values)]
     is_log = bool(len(known) and known.min() > 0 and known.max() / known.min() > 30)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -370,7 +373,7 @@ def _heat_map(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Figure:
             "xgap": 2,
             "ygap": 2,
             "colorbar": {
-                "title": {"text": _text(label_with_unit(maps.metric))},
+                "title": {"text": _escaped_text(label_with_unit(maps.metric))},
                 **_ticks(known, is_log=is_log),
             },
             **common,
@@ -388,7 +391,7 @@ def _heat_map(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Figure:
 
 def _cell_text(cell: Mapping[Any, Any], unit: str) -> str:
     if math.isnan(cell["value"]):
-        return "OOM" if cell["memory"] else _text(cell["outcome"])
+        return "OOM" if cell["memory"] else _escaped_text(cell["outcome"])
     text = format_number(cell["value"])
     if cell["memory"]:
         text += f"<br>{cell['memory']} OOM"
@@ -408,7 +411,7 @@ def _cell_hover(cell: Mapping[Any, Any], maps: HeatMaps) -> str:
             ends = [format_number(cell[end], maps.unit) for end in ("low", "high")]
             lines.append(f"95% interval {ends[0]} to {ends[1]}")
     lines.append(f"points: {cell['points']:.0f} ran, {cell['failed']:.0f} did not")
-    return "<br>".join(map(_text, lines))
+    return "<br>".join(map(_escaped_text, lines))
 
 
 def _ticks(known: np.ndarray, *, is_log: bool) -> dict[str, Any]:
@@ -477,19 +480,19 @@ def _placed_traces(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[dic
         yield {
             "type": "scattergl" if len(part) > _MAX_VECTOR_MARKS else "scatter",
             "mode": "markers",
-            "name": _text(family),
-            "x": _numbers(part["arithmetic_intensity"]),
-            "y": _numbers(part["flops_per_second"]),
+            "name": _escaped_text(family),
+            "x": _json_numbers(part["arithmetic_intensity"]),
+            "y": _json_numbers(part["flops_per_second"]),
             "error_y": {
                 "type": "data",
                 "symmetric": False,
-                "array": _numbers(part["rate_high"] - part["flops_per_second"]),
-                "arrayminus": _numbers(part["flops_per_second"] - part["rate_low"]),
+                "array": _json_numbers(part["rate_high"] - part["flops_per_second"]),
+                "arrayminus": _json_numbers(part["flops_per_second"] - part["rate_low"]),
                 "thickness": 1,
                 "width": 2,
             },
             "marker": _marker(str(family)),
-            "text": [_text(names.get(run_id, "")) for run_id in part["run_id"]],
+            "text": [_escaped_text(names.get(run_id, "")) for run_id in part["run_id"]],
             "hovertemplate": "%{text}<br>%{y:.3s}FLOP/s at %{x:.3g} FLOP/B<extra></extra>",
         }
 
@@ -506,9 +509,9 @@ def _boxes(points: SweepPoints) -> Iterator[Figure]:
         traces.append(
             {
                 "type": "box",
-                "name": _text(family),
-                "y": _numbers(rows[metric]),
-                "text": [_text(name) for name in rows[POINT]],
+                "name": _escaped_text(family),
+                "y": _json_numbers(rows[metric]),
+                "text": [_escaped_text(name) for name in rows[POINT]],
                 "boxpoints": "all",
                 "jitter": 0.4,
                 "pointpos": 0,
@@ -542,8 +545,8 @@ def _parallel(points: SweepPoints, rate: str) -> Iterator[Figure]:
         "ticktext": [format_number(10.0**position) for position in positions],
     }
     dimensions = [_dimension(measured[key], key) for key in keys]
-    dimensions.append({"label": _text(label(rate)), "values": rates.tolist(), **ticks})
-    color_bar = {"title": {"text": _text(label_with_unit(rate))}, **ticks}
+    dimensions.append({"label": _escaped_text(label(rate)), "values": rates.tolist(), **ticks})
+    color_bar = {"title": {"text": _escaped_text(label_with_unit(rate))}, **ticks}
     trace = {
         "type": "parcoords",
         "dimensions": dimensions,
@@ -571,10 +574,10 @@ def _dimension(column: pd.Series, key: str) -> dict[str, Any]:
     distinct = sorted(values.unique(), key=_sort_key)
     codes = {value: position for position, value in enumerate(distinct)}
     return {
-        "label": _text(label(key)),
+        "label": _escaped_text(label(key)),
         "values": [codes[value] for value in values],
         "tickvals": list(range(len(distinct))),
-        "ticktext": [_text(value) for value in distinct],
+        "ticktext": [_escaped_text(value) for value in distinct],
         "range": [-0.1, len(distinct) - 0.9],
     }
 
@@ -600,12 +603,12 @@ def _layout(*, x: str, y: str, is_log: bool = False) -> dict[str, Any]:
         "margin": {"l": 70, "r": 20, "t": 30, "b": 60},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
-        "xaxis": {**axis, **kind, **x_format, "title": {"text": _text(x)}},
+        "xaxis": {**axis, **kind, **x_format, "title": {"text": _escaped_text(x)}},
         "yaxis": {
             **axis,
             **kind,
             **y_format,
-            "title": {"text": _text(y)},
+            "title": {"text": _escaped_text(y)},
             "exponentformat": "SI",
         },
         "legend": {"orientation": "v"},
@@ -627,7 +630,7 @@ def _fit_ticks(layout: dict[str, Any], traces: Iterable[Mapping[str, Any]]) -> N
         layout["yaxis"].pop("dtick", None)
 
 
-def _text(value: object) -> str:
+def _escaped_text(value: object) -> str:
     """Return a text with markup escaped, at most 200 characters long."""
     return html.escape(str(value)[:200], quote=False)
 
@@ -636,16 +639,16 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _numbers(values: Iterable[Any]) -> list[float | None]:
+def _json_numbers(values: Iterable[Any]) -> list[float | None]:
     """Return numbers that are valid JSON; None for missing and infinite values."""
-    return [_number(value) for value in values]
+    return [_json_number(value) for value in values]
 
 
 def _grid(values: np.ndarray) -> list[list[float | None]]:
-    return [_numbers(row) for row in values]
+    return [_json_numbers(row) for row in values]
 
 
-def _number(value: Any) -> float | None:
+def _json_number(value: Any) -> float | None:
     if value is None or pd.isna(value) or not math.isfinite(value):
         return None
     return float(value)

@@ -160,11 +160,10 @@ def points_table(points: SweepPoints) -> dict[str, Any]:
         is_time = METRICS[points.rate].better == "lower"
         rows = rows.sort_values(points.rate, ascending=is_time, kind="stable")
     table = rows[columns].astype("object")
-    return {"columns": columns, "data": [list(map(_plain, row)) for row in table.to_numpy()]}
+    return {"columns": columns, "data": [list(map(_json_value, row)) for row in table.to_numpy()]}
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that JSON can hold."""
+def _json_value(value: Any) -> Any:
     if value is None or pd.isna(value):
         return None
     if isinstance(value, np.generic):
