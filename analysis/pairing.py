@@ -317,15 +317,16 @@ def _scale_by_family_slope(
 ) -> pd.DataFrame:
     """Correct values to the reference speed with one slope per family, instead of one per run.
 
-    The slope relates the logarithm of the step time to the logarithm of the time of the reference
-    kernel. The recorded values use a slope for each run, which is estimated from few blocks. The
-    slope of a family is estimated from all runs of the family.
+    A run times a reference kernel between its steps, which shows how fast the machine is. The slope
+    relates the logarithm of the step time to the logarithm of the kernel's time. The recorded
+    values use a slope for each run, which is estimated from few measurements. The slope of a model
+    family is estimated from all runs of the family.
 
-    The reference speed is defined by the shortest time of the reference kernel in all runs, since a
-    later measurement of the ceilings may have found a shorter time.
+    The reference speed is defined by the shortest time of the reference kernel in all runs. A later
+    measurement of the machine's peak rates may have found a shorter time than a run recorded.
 
     Args:
-        side: Runs of one side.
+        side: Runs of one side of the comparison.
         runs: Runs of both sides.
         metric: A metric at the reference speed.
         sign: 1 if higher values of the metric are better, -1 if lower values are.
@@ -419,7 +420,7 @@ def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tu
 
 
 def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
-    """Return the number of points in the model families that were dropped.
+    """Return the number of configurations in the model families that were dropped.
 
     Args:
         rows: Runs of a side, before families were dropped.
@@ -578,6 +579,8 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
 def _find_mixed_points(matched: _Match) -> Iterator[_Mixed]:
     """Yield the columns in which runs of the same point differ on one side.
 
+    A point is one configuration to measure, identified by the join columns.
+
     Yields:
         The side (0 for A, 1 for B), the column, and the numbers of the points whose runs differ.
     """
@@ -602,12 +605,13 @@ def _separating_columns(
 ) -> Iterator[str]:
     """Yield the columns that can become join columns, to separate runs of the same point.
 
-    A column qualifies if both sides have runs of the mixed points with the same value in it, or if
-    both sides have runs of these points without a value in it.
+    A point is one configuration to measure. It is mixed if its runs on one side differ in a further
+    column. This column qualifies if both sides have runs of the mixed points with the same value in
+    it. It also qualifies if both sides have runs of these points without a value in it.
 
     Args:
         matched: The matched runs.
-        mixed: The columns in which runs of a point differ on one side, and these (mixed) points.
+        mixed: The columns in which runs of a point differ on one side, and the mixed points.
         shared: Columns that both sides have.
     """
     for _, name, points in mixed:
@@ -654,14 +658,15 @@ class _Measured:
 def _measure(matched: _Match, metric: str, losses: _Losses, priors: ScatterPriors) -> _Measured:
     """Choose the runs for the ratios, and correct their values for steps in the machine's speed.
 
-    A run is used if its session also contains a run of the same point on the opposite side. If this
-    holds for no run of a point, all runs of the point are used.
+    A point is one configuration to measure. A run is used if its session (series of runs in one go)
+    also contains a run of the same point on the opposite side. If this holds for no run of a point,
+    all runs of the point are used.
 
     Args:
         matched: The matched runs.
         metric: The compared metric.
         losses: Families that lost more replicates on one side. Their values are not corrected.
-        priors: Priors of the scatter.
+        priors: Prior distributions of the measurement scatter.
     """
     paired = np.flatnonzero(np.isin(matched.point, matched.both))
     runs = matched.runs.iloc[paired]
@@ -713,7 +718,8 @@ def _evidence(
         measured: The runs that are used for the ratios.
         sides: Results of `_by_point` for A and for B.
         losses: Family that lost more replicates on one side -> lost and kept replicates.
-        missing: Family -> number of points that only A measured, and number that only B measured.
+        missing: Family -> number of configurations that only A measured, and number that only B
+            measured.
         metric: The compared metric.
     """
     schedule = measured.schedule
@@ -761,14 +767,15 @@ def _evidence(
 def _by_point(matched: _Match, measured: _Measured, metric: str, number: int) -> pd.DataFrame:
     """Return a row per paired point, with the values of one side that `_ratios` needs.
 
-    The most important columns are:
+    A point is one configuration to measure; it is paired if both sides measured it. The most
+    important columns are:
 
     - `value`: the median of the runs, or for several sessions the geometric mean of the median of
       each session.
     - `scatter`: the variance of the logarithm of one measurement.
     - `error`: the variance of the mean logarithm due to differences between processes. It has
       `degrees` of freedom, and `data_degrees` without the prior.
-    - `pooled_error`: the same variance, computed from the mean scatter of the family.
+    - `pooled_error`: the same variance, computed from the mean scatter of the model family.
 
     Args:
         matched: The matched runs.
@@ -860,8 +867,8 @@ def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 def _rarer_levels(matched: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.ndarray[Any, Any]:
     """Estimate how often the runs of each point take the rarer of two levels (see `rarer_level`).
 
-    All points of a family share the estimate. It is 0 for a family with several sessions, since
-    session effects look like levels.
+    A point is one configuration to measure. All points of a model family share the estimate. It is
+    0 for a family with several sessions, since session effects look like levels.
 
     Args:
         matched: The matched runs.
@@ -893,12 +900,13 @@ def _scatter_of_units(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the posterior variance of the logarithm of one measurement, for each point on a side.
 
-    A measurement is the mean of a session if the point has several sessions, else a run. If a point
-    has a single run of several processes, it is a process.
+    A point is one configuration to measure. A measurement is the mean of a session if the point has
+    several sessions, else a run. If a point has a single run of several processes, it is a process.
 
-    The prior of process scatter is updated with the mean variance of the family, and the result
-    applies to the points of the family. If at least `MINIMUM_POINTS` points of the family have a
-    positive sample variance, these variances define the prior instead (`moderate_variances`).
+    The prior of process scatter is updated with the mean variance of the model family, and the
+    result applies to the points of the family. If at least `MINIMUM_POINTS` points of the family
+    have a positive sample variance, these variances define the prior instead
+    (`moderate_variances`).
 
     Args:
         matched: The matched runs.
@@ -969,7 +977,8 @@ def _sample_scatter(
 ) -> tuple[np.ndarray[Any, Any], ...]:
     """Return the sample variance of the logarithm of one measurement of each point.
 
-    No prior contributes to this variance (see `_scatter_of_units` for the posterior variance).
+    A point is one configuration to measure. No prior contributes to this variance (see
+    `_scatter_of_units` for the posterior variance).
 
     Args:
         summary: A row for each of p points.
@@ -1007,10 +1016,10 @@ def _sample_scatter(
 
 
 def _drift_floor(variance: np.ndarray[Any, Any], freedom: np.ndarray[Any, Any]) -> float:
-    """Return the mean variance of points, the lower limit of their variances on a drifting machine.
+    """Return the lower limit of the variances of points on a drifting machine: their mean.
 
-    Drift scatters the runs of all points. The few runs of one point may agree only because they
-    were measured within a short time.
+    A point is one configuration to measure. Drift scatters the runs of all points. The few runs of
+    one point may agree only because they were measured within a short time.
 
     Args:
         variance: Sample variance of each point.
@@ -1064,7 +1073,10 @@ def _interval_distances(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, n
 
 
 def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -> pd.DataFrame:
-    """Return a row per paired point with its ratio and interval: the columns RESULT_COLUMNS.
+    """Return a row per paired point with the ratio of A to B and its interval.
+
+    A point is one configuration to measure; it is paired if both sides measured it. The columns are
+    RESULT_COLUMNS.
 
     Args:
         a: Values of A, as `_by_point` returns them.
@@ -1161,23 +1173,23 @@ def _point_bias(evidence: Evidence) -> np.ndarray[Any, Any]:
 def _missing(
     a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]
 ) -> tuple[dict[str, tuple[int, int]], _Losses]:
-    """Count the points that only one side measured, and the replicates that a side lost.
+    """Count the configurations that only one side measured, and the replicates that a side lost.
 
     A replicate is lost if it failed, or if its number is absent although a higher number is
-    present. If one side of a family lost more replicates than the opposite side (Fisher's exact
-    test), the lost replicates may have been its slowest.
+    present. If one side of a model family lost more replicates than the opposite side (Fisher's
+    exact test), the lost replicates may have been its slowest.
 
     Args:
         a: Runs of A.
         b: Runs of B.
         metric: The compared metric.
-        on: The join columns.
+        on: The join columns, which identify a configuration.
 
     Returns:
         Two mappings:
 
-        - Family -> number of points that both sides tried but only A measured, and number that only
-          B measured.
+        - Family -> number of configurations that both sides tried but only A measured, and number
+          that only B measured.
         - Family -> lost and kept replicates, for the families in which one side lost more
           replicates than the other.
     """
@@ -1204,15 +1216,16 @@ def _missing(
 def _count_replicates(
     tried: Sequence[pd.DataFrame], metric: str, on: Sequence[str]
 ) -> pd.DataFrame:
-    """Count the kept and the lost replicates of each point on each side.
+    """Count the kept and the lost replicates of each configuration on each side.
 
     Args:
         tried: The runs of A and of B that have an outcome.
         metric: The compared metric.
-        on: The join columns.
+        on: The join columns, which identify a configuration.
 
     Returns:
-        Columns `kept` and `lost`, indexed by family, number of the point, and side ("a" or "b").
+        Columns `kept` and `lost`, indexed by family, number of the configuration, and side ("a" or
+        "b").
     """
     rows = _stacked(tried[0], tried[1], on)
     numbers = [side.get("replicate", pd.Series(-1, side.index)) for side in tried]

@@ -55,7 +55,7 @@ def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[s
 def _names(
     points: pd.DataFrame, sizes: Sequence[str], settings: Sequence[str], *, is_model_known: bool
 ) -> list[str]:
-    """Return the names of points.
+    """Return the names of points (configurations to measure).
 
     Args:
         points: One row per point.

@@ -330,9 +330,10 @@ def choose_sides(
     """Select the runs of both sides, A and B, of a comparison.
 
     The runs of a side must agree in their environment and timing protocol, unless `pool` is set.
+    The environment consists of the hardware and the versions of the software.
 
     Args:
-        frame: All runs.
+        frame: All runs, one row each.
         a: Conditions of A, in the form of --where, such as "device=V100". One text may contain
             several conditions, joined by " & ".
         b: Conditions of B, in the same form.
@@ -570,14 +571,14 @@ def _mean_ratio(row: Mapping[Any, Any]) -> tuple[float, float, float]:
 def _describe_decision(
     decision: str, row: Mapping[Any, Any], sides: Sides, metric: str, margin: float
 ) -> str:
-    """Return the verdict of a comparison as text.
+    """Return the verdict of a comparison of A and B as text.
 
     The text ends with a full stop, except for an undecided comparison, to which the caller may add
     a remedy.
 
     Args:
         decision: The verdict: a value of `Verdict`.
-        row: Statistics of all points, as `Contrast.row` and `judge` return them.
+        row: Statistics of all points (configurations), as `Contrast.row` and `judge` return them.
         sides: The sides.
         metric: Column of the compared metric.
         margin: Largest relative difference that counts as equal, such as 0.05 for 5%.
@@ -824,6 +825,9 @@ def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator
 
 def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each effect of order, position, drivers or protocol in the interval.
+
+    Drivers are the processes that run sweeps. Two of them may have measured the sides at the same
+    time.
 
     Args:
         contrast: The configurations that both sides measured.

@@ -729,7 +729,7 @@ def _regress_on(
     """Regress the ranks of the response on the ranks of hyperparameters and settings.
 
     Args:
-        rows: The points, with the column `response`.
+        rows: The points (measured configurations), with the column `response`.
         when: Times at which the points were measured; None for speedups.
         columns: Columns whose weights the check needs.
 
@@ -758,10 +758,10 @@ def _regress_on(
 def _regress_ranks(
     rows: pd.DataFrame, when: MeasurementTimes | None, design: pd.DataFrame
 ) -> Regression:
-    """Regress the ranks of the response on the terms of a design, as `sensitivity` does.
+    """Regress the ranks of the response on given terms, as the analysis `sensitivity` does.
 
     Args:
-        rows: The points, with the column `response`.
+        rows: The points (measured configurations), with the column `response`.
         when: Times at which the points were measured; None for speedups.
         design: The terms of the regression: a row per point, a column per term.
     """
@@ -845,7 +845,7 @@ class ClaimVerdict:
 
     @property
     def title(self) -> str:
-        """The claim as text, with its id and the place in the paper that supports it."""
+        """The claim as text, with its id and the evidence for it in the ParaDnn paper."""
         title = f"{self.claim.id}. {self.claim.says.rstrip('.')}"
         if self.claim.proof:
             title += f" ({self.claim.proof})"

@@ -313,10 +313,10 @@ def _results_frame(population: Population) -> pd.DataFrame:
 
 
 def _describe_quality(values: Row) -> str:
-    """Return how reliable the measurement of a point is, such as "steady, 3 processes".
+    """Return how reliable a measurement is, such as "steady, 3 processes".
 
     Args:
-        values: Values of the point in the columns `_QUALITY_COLUMNS`.
+        values: Values of a measured configuration in the columns `_QUALITY_COLUMNS`.
     """
     steady = _number(values, "steady")
     processes = _number(values, "processes")
@@ -371,13 +371,13 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
 
 
 def _evenly_spaced_names(values: Any) -> list[Any]:
-    """Return at most `_MAX_CHART_MODELS` names of points for the chart.
+    """Return at most `_MAX_CHART_MODELS` names of configurations for the chart.
 
     They are chosen from the names that the largest number of systems have, at evenly spaced
     positions if there are too many.
 
     Args:
-        values: Throughputs grouped by the name of the point.
+        values: Throughputs grouped by the name of the configuration.
     """
     counts = values.size()
     names = counts.index[counts == counts.max()]
@@ -414,15 +414,15 @@ def _chart_caption(groups: Mapping[str, pd.DataFrame], count: int) -> str:
 
 
 def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.DataFrame:
-    """Return the throughput of points by name, with its interval.
+    """Return the throughput of measured configurations by name, with its interval.
 
-    If points share a name, only the fastest is included. Generations count as separate models,
+    If several share a name, only the fastest is included. Generations count as separate models,
     since their throughput is in tokens.
 
     Args:
-        points: The points.
-        every_setting: Whether to keep every setting of a model. Otherwise, only the fastest point
-            of each model is kept.
+        points: One row per configuration.
+        every_setting: Whether to keep every setting of a model. Otherwise, only the fastest
+            configuration of each model is kept.
 
     Returns:
         Columns `value`, `low` and `high`, indexed by name.
@@ -615,7 +615,7 @@ def _describe_protocol(population: Population) -> str:
 
 
 def _describe_counts(rows: pd.DataFrame) -> str:
-    """Return the number of measured runs, and how often each point was measured, as text."""
+    """Return the number of measured runs, and the number of runs per configuration, as text."""
     ok = rows[is_ok(rows)]
     text = f"{len(ok):,} measured"
     if len(ok) < len(rows):

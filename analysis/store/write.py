@@ -206,7 +206,11 @@ def export_parquet(
 
 
 def _with_related_runs(frame: pd.DataFrame) -> set[str]:
-    """Return the ids of runs, of their sweeps, and of the measurements of their ceilings."""
+    """Return the ids of runs, of their sweeps, and of the measurements of their peak rates.
+
+    Args:
+        frame: One row per run.
+    """
     wanted = set(frame["run_id"])
     for column in ("parent_run_id", "ceilings_run"):
         if column in frame:
