@@ -65,8 +65,8 @@ def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
         metrics: The metrics that the result is about.
 
     Returns:
-        A sentence with the remedy. It is empty if no metric is in `CEILING_METRICS`, or if no run
-        with such a metric has a peak or bandwidth that is too low.
+        A sentence with the remedy. It is empty if no metric is in `CEILING_METRICS`. It is also
+        empty if no run with such a metric has a peak or bandwidth that is too low.
     """
     used = [name for name in CEILING_METRICS if name in metrics and name in frame]
     if not used:

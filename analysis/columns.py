@@ -345,7 +345,7 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
     """Return the first candidate that at least 90% of the successful runs have.
 
-    If no candidate is that common, return the one that most of the successful runs have.
+    If no candidate is that common, return the one that the largest number of successful runs has.
 
     Args:
         frame: One row per run. A run is successful if its `outcome` is "ok".

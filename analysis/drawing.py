@@ -129,9 +129,9 @@ def names(
 ) -> None:
     """Write names along an axis, wrapped to the available width.
 
-    If any word of the names is too long for its share of a horizontal axis, all names on this axis
-    are rotated by 90 degrees and not wrapped. If wrapped names need more height than a vertical
-    axis has, the height of the figure is increased.
+    A word of a name may be too long for its share of a horizontal axis. In that case, all names on
+    this axis are rotated by 90 degrees and not wrapped. If wrapped names need more height than a
+    vertical axis has, the height of the figure is increased.
 
     Args:
         axis: The horizontal or vertical axis.

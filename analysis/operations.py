@@ -76,14 +76,23 @@ def place_operations(
     Returns:
         The placed operations, and the time of each run by verdict.
 
-        The operations have run_id, device, precision, name, type, share (of the profiled time),
-        flops_per_second while they run, arithmetic_intensity (FLOP/B), attainable (FLOP/s),
-        roof_share (rate / attainable), verdict, and drawn (whether they take at least
-        `MINIMUM_SHARE` of the time).
+        The operations have these columns:
 
-        The runs have shares of their profiled time: a column for each verdict, named by its value;
-        `without_flops`, for operations such as data formatting; `unplaced`, for operations with
-        FLOPs but without rate or traffic; and `covered`, the sum over all rows of the table.
+        - `run_id`, `device`, `precision`, `name`, `type`;
+        - `share`: share of the profiled time;
+        - `flops_per_second`: rate while the operation runs;
+        - `arithmetic_intensity` in FLOP/B;
+        - `attainable`: the rate in FLOP/s that the roof allows;
+        - `roof_share`: rate / attainable;
+        - `verdict`: a value of `RoofVerdict`;
+        - `drawn`: whether the operation takes at least `MINIMUM_SHARE` of the time.
+
+        The runs have these columns, in addition to run_id, device and precision:
+
+        - a column for each verdict, named by its value: the share of the profiled time;
+        - `without_flops`: the share of operations without FLOPs, such as data formatting;
+        - `unplaced`: the share of operations with FLOPs but without rate or traffic;
+        - `covered`: the sum of the shares of all rows of the table.
     """
     parts = []
     for roof in roofs:

@@ -1,7 +1,8 @@
 """Pairing of the same points on two sides, the basis of every comparison of A and B.
 
-`pair` returns a row for each point that both sides measured, so a ratio never compares different
-models. `point_id` cannot identify the points: it covers the platform, which differs between the
+A point is one configuration to measure. The join columns are those whose values identify it. `pair`
+returns a row for each point that both sides measured, so a ratio never compares different models.
+`point_id` cannot identify the points: it covers the platform, which differs between the
 sides. `paradnn.statistics.contrast` computes statistics and verdicts for all points together.
 
 The result has these columns:

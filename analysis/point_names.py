@@ -1,4 +1,4 @@
-"""Names of points, as `paradnn.train` prints them: "lstm 1x100 t10 b32"."""
+"""Names of points (configurations), as `paradnn.train` prints them: "lstm 1x100 t10 b32"."""
 
 from __future__ import annotations
 

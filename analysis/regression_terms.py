@@ -21,8 +21,8 @@ def format_weight(term: str, row: pd.Series) -> str:
 
     Args:
         term: Name of the term.
-        row: Row of the term in a table of weights, with the columns `weight`, `low` and `high`
-            (ends of the 95% interval of the weight) and those that `doublings` returns.
+        row: Row of the term in a table of weights. Its columns are `weight`, `low` and `high` (ends
+            of the 95% interval of the weight), and those that `doublings` returns.
     """
     digits = 2 if abs(row["weight"]) >= 0.1 else 3
     value, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))

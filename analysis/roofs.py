@@ -171,9 +171,9 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
 
     A run is placed at its `arithmetic_intensity` and `flops_per_second`. The intensity is exact
     work over compulsory traffic, an upper bound of the true intensity. A published run with a trace
-    is placed by counted traffic and the rate of the trace (utilization x specified peak), since
-    both come from the same execution. `published_intensity` is not based on counted traffic, so it
-    is not used.
+    is placed by counted traffic and the rate of the trace (utilization x specified peak). Both come
+    from the same execution. `published_intensity` is not based on counted traffic, so it is not
+    used.
 
     Args:
         frame: One row per run.
@@ -298,10 +298,14 @@ def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataF
         unit: What counts as one sample in the intervals.
 
     Returns:
-        One row per group: number of points, number of points with each verdict, quartiles of the
-        share (rate relative to the roofline), the 95% interval of the median (`median_low` to
-        `median_high`), what counts as a sample of the interval (`sample`), and the range of
-        intensities in FLOP/B.
+        One row per group with these columns:
+
+        - those of `group_columns`;
+        - `points`: number of rows of the group, followed by their number for each verdict;
+        - `share_q25`, `share_median`, `share_q75`: quartiles of the rate relative to the roofline;
+        - `median_low`, `median_high`: the 95% interval of the median;
+        - `sample`: what counts as a sample of the interval;
+        - `lowest_intensity`, `highest_intensity`: arithmetic intensities in FLOP/B.
     """
     verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
     keys = group_columns(points)

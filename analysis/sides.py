@@ -367,8 +367,8 @@ def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> Scatt
     """Return prior distributions of the measurement scatter for a comparison of A and B.
 
     The starting point is the prior of the device class. It is updated with the ok runs of `frame`
-    that belong to neither side but used a device and a host that occur in a side. If `frame` lacks
-    the column `device` or `host`, it is returned without an update.
+    that belong to neither side. Only runs on the devices and hosts of the sides are used. If
+    `frame` lacks the column `device` or `host`, the prior is returned without an update.
 
     Args:
         frame: All runs, including those of both sides.

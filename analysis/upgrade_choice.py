@@ -63,9 +63,16 @@ class UpgradeChoice:
     def table(self) -> pd.DataFrame:
         """Return a row per point, sorted by the ratio of the speedups, the highest first.
 
-        The columns are the name of the point, the ratio of the first speedup to the second, the
-        better upgrade, the probability that the first upgrade is better, both speedups, the ratio
-        of the measured speedups if there are any, and the size of the point.
+        A point is one measured configuration. The columns are:
+
+        - the name of the point, its family and its device;
+        - `ratio`: the first speedup relative to the second, with its interval;
+        - `better`: the better upgrade, or that it is undecided;
+        - `probability`: the probability that the first upgrade is better;
+        - both speedups with their intervals;
+        - `measured_ratio`: the ratio of the measured speedups, if any point has one;
+        - `step_time_ms`, `parameters`: the size of the point;
+        - `run_id`.
         """
         points = self.points
         ratio, low, high = interval(self.log_ratios)
@@ -242,8 +249,12 @@ def mark_points(
         names: The values of the column `by`, in the order of the colors.
 
     Returns:
-        The size of each point (trainable parameters, or the step time in ms if no point has any),
-        the label of the size, and the names that were drawn.
+        Three values:
+
+        - the size of each point: its trainable parameters, or its step time in ms if no point has
+          any;
+        - the label of the size;
+        - the names that were drawn.
     """
     x = table["parameters"]
     x_label = "trainable parameters"

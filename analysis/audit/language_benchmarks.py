@@ -116,10 +116,13 @@ def _jmh_unit(unit: str) -> tuple[str, float, Direction]:
         unit: The unit in the file, such as "ms/op" or "ops/us".
 
     Returns:
-        Three values: the canonical unit ("s" for a time per operation, "1/s" for a rate), the
-        number by which a score is multiplied to convert it to that unit, and "lower" or "higher"
-        for the scores that are better. An unknown unit is returned unchanged, with the factor 1.0
-        and "unknown".
+        Three values:
+
+        - the canonical unit: "s" for a time per operation, "1/s" for a rate;
+        - the number by which a score is multiplied to convert it to that unit;
+        - whether "lower" or "higher" scores are better.
+
+        An unknown unit is returned unchanged, with the factor 1.0 and "unknown".
     """
     numerator, _, denominator = unit.partition("/")
     if denominator == "op" and numerator in SECONDS_PER_UNIT:

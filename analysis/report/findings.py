@@ -461,10 +461,12 @@ def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) ->
         baseline: Value with which the fastest value is compared; None for the smallest value.
 
     Returns:
-        A row per group of configurations that differ only in the setting. Columns: `best` (the
-        fastest value), `reference` (the baseline, or a different value if the group lacks the
-        baseline), `gain` (throughput of `best` / throughput of `reference`), and `unsure` (whether
-        the intervals of these two throughputs overlap).
+        A row per group of configurations that differ only in the setting. Its columns are:
+
+        - `best`: the fastest value;
+        - `reference`: the baseline, or a different value if the group lacks the baseline;
+        - `gain`: throughput of `best` / throughput of `reference`;
+        - `unsure`: whether the intervals of these two throughputs overlap.
     """
     if column not in points or points[column].nunique() < 2:
         return points.head(0)

@@ -319,8 +319,8 @@ def _describe_difference(frame: pd.DataFrame, key: str) -> str:
 def _explanations(frame: pd.DataFrame, key: str, values: pd.Series) -> Iterator[str]:
     """Yield the columns that may explain why the runs differ in a given column.
 
-    A column may be an explanation if it has several values in total, but only one value among the
-    runs that share a value of the given column.
+    A column may be an explanation if it has several values in total. In addition, it must have only
+    one value among the runs that share a value of the given column.
 
     Args:
         frame: The runs.
