@@ -1,4 +1,4 @@
-"""Analyses of MLflow runs: numbers, sentences, tables, figures and the report.
+"""Analyses of tracked runs: numbers, sentences, tables, figures and the report.
 
     from analysis import SensitivityOptions, load, sensitivity
 
