@@ -37,19 +37,22 @@ class _CallableModule(ModuleType):
 
         Args:
             first: A function without arguments at the top level of a file, or a command line.
-            second: The other side: a function if `first` is a function, else a command line.
-            minutes: Time limit. No round starts if it would end after this limit.
-            within: The comparison stops when the half width of the 95% interval of the ratio is at
-                most this share (0.02: 2%).
-            equivalence: Largest difference that does not matter, as a share.
+            second: The function or command line to compare with; of the same kind as `first`.
+            minutes: Time limit. A round, which runs both once, does not start if it would end after
+                this limit.
+            within: The comparison stops when the half width of the 95% confidence interval of the
+                ratio is at most this share of the ratio (0.02: 2%).
+            equivalence: Largest difference in speed that does not matter, as a share (0.02: 2%).
             timeout: Seconds after which a run counts as failed.
 
         Returns:
-            The comparison, with `verdict`, `ratio` (the first side's speed over the second's),
-            `low`, `high`, `rounds` and `seconds`.
+            The comparison. Its `verdict` on `first` is "faster", "slower", "equal" or "undecided".
+            `ratio` is the speed of `first` divided by the speed of `second`. `low` and `high` are
+            the ends of its 95% confidence interval. `rounds` is the number of rounds, and `seconds`
+            the duration.
 
         Raises:
-            ConfigError: If a side cannot be started, or a function cannot be imported.
+            ConfigError: If a command cannot be started, or a function cannot be imported.
             KeyboardInterrupt: If the user interrupted the comparison.
         """
         from paradnn.compare.functions import command_of, comparison_of

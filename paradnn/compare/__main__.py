@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @program
 def main() -> int:
-    """Compare the two sides on the command line.
+    """Compare the two settings, commands, commits or functions that the command line names.
 
     Returns:
-        The exit code: 0 if every point has a verdict, 1 if a point is undecided, 2 for wrong input,
-        130 after an interruption.
+        The exit code: 0 if every compared configuration has a verdict, 1 if one is undecided, 2 for
+        wrong input, 130 after an interruption.
     """
     options = read_arguments(sys.argv[1:])
     if options.sides is None:
@@ -61,7 +61,17 @@ def main() -> int:
 def _compare_settings(
     options: argparse.Namespace, first: ComposedSide, second: ComposedSide
 ) -> int:
-    """Measure, record and report the points of two settings, and return the exit code."""
+    """Measure, record and report a comparison of two settings of this suite.
+
+    Args:
+        options: The options of the command line.
+        first: The composed settings of the first side, its points (one per combination of
+            hyperparameter values), and its sweep.
+        second: The same for the second side. Only its points are used.
+
+    Returns:
+        The exit code of `main`.
+    """
     from paradnn.compare.comparison import Comparison, pairs_of
     from paradnn.compare.report import closing_lines
     from paradnn.session.session import follow_design
@@ -92,7 +102,7 @@ def _compare_settings(
 
 
 def _compare_commands(options: argparse.Namespace) -> int:
-    """Compare two commands or functions, and return the exit code."""
+    """Compare two commands, commits or functions, and return the exit code of `main`."""
     from paradnn.compare.commands import NULL_COMMAND
     from paradnn.compare.functions import comparison_of
     from paradnn.compare.processes import Command
@@ -123,16 +133,16 @@ def _report(
     closing: Sequence[str],
     document: dict[str, Any],
 ) -> int:
-    """Write the requested files, print the result, and return the exit code.
+    """Write the requested files, print the result, and return the exit code of `main`.
 
     Files are written first, because printing to a pipe fails if its reader has exited.
 
     Args:
         options: The options of the command line.
-        results: The result of each compared point.
-        sentences: The verdicts as sentences.
-        closing: Lines below the tables.
-        document: Content of --json.
+        results: The result of each compared configuration.
+        sentences: The verdicts as sentences, printed above the tables.
+        closing: Lines to print below the tables.
+        document: Content of the file of --json. `interrupted` says whether the user interrupted.
     """
     from paradnn.compare.report import print_results, write_files
 

@@ -37,7 +37,7 @@ from paradnn.config.settings import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, MIN_ROUNDS, Rule
 
-#: Keys that a user cannot set in a comparison -> the remedy of the message.
+#: Keys that a user cannot set in a comparison -> the remedy in the error message.
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper"),
@@ -62,12 +62,15 @@ Side = tuple[str, list[str]]
 
 
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse and check a command line.
+    """Parse and check the command line of `paradnn compare`.
+
+    Args:
+        arguments: The words of the command line, without the name of the program.
 
     Returns:
         The options, with the stopping rule as `rule`. For a comparison of settings, `sides` has two
-        values of type `Side`, and `common` has the overrides of both sides. For a comparison of
-        commands, `sides` is None.
+        pairs of a name and its overrides, and `common` has the overrides that apply to both. For a
+        comparison of commands, `sides` is None.
 
     Raises:
         ParadnnError: If the command line is invalid.
@@ -101,11 +104,15 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     options of this program. With --null, two settings may follow `--` instead.
 
     Args:
-        parser: The parser.
-        arguments: The words of the command line.
+        parser: A parser of `paradnn compare` or `paradnn gate`.
+        arguments: The words of the command line, without the name of the program.
 
     Returns:
-        The options. `words` contains the sides and overrides; a command after `--` is one word.
+        The options. `words` is a list of the words that are not options: commands, settings and
+        overrides. A command after `--` is joined into one word.
+
+    Raises:
+        SystemExit: After --help.
     """
     before = list(arguments)
     after: list[str] = []
@@ -123,7 +130,12 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
 
 
 def _takes_one_command(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Return whether the words after `--` form one command, judged by the words before `--`."""
+    """Return whether the words after `--` form one command.
+
+    Args:
+        before: The words before `--`.
+        after: The words after `--`.
+    """
     if any(re.match(r"--(commits|base)(=|$)", word) for word in before):
         return True
     if "--null" not in before or not after:
@@ -205,7 +217,11 @@ def _check_commands(options: argparse.Namespace) -> None:
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
-    """Return the two sides of a comparison of settings, and the overrides that both share."""
+    """Return the two sides of a comparison of settings, and the overrides that both share.
+
+    Raises:
+        ParadnnError: If there are fewer than two sides, or if the sides or overrides are invalid.
+    """
     if len(options.words) < 2:
         raise ParadnnError(
             f"two sides are needed, {len(options.words)} given; write for example "
@@ -243,8 +259,12 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
 def _side(word: str) -> dict[str, str]:
     """Return the overrides of one side, by key.
 
+    Args:
+        word: The overrides, such as "framework=jax compile=xla".
+
     Raises:
-        ConfigError: If the side is not a single setting.
+        ConfigError: If the word has no override, sets a key twice, gives a key several values, or
+            sets a key that must be equal on both sides.
     """
     overrides = split_quoted("side", word)
     if not overrides:
@@ -269,10 +289,10 @@ def _side(word: str) -> dict[str, str]:
 
 
 def _key(override: str) -> str:
-    """Return the key of an override.
+    """Return the key of an override such as `model.nodes=512` or `~key`.
 
     Raises:
-        ConfigError: If the text is not an override, or the key is set by the comparison.
+        ConfigError: If the text is not an override, or the comparison itself sets the key.
     """
     word, equals, value = override.partition("=")
     key = word.lstrip("+~")
@@ -289,14 +309,16 @@ def _key(override: str) -> str:
 
 
 def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> CommandProtocol:
-    """Return the protocol of a comparison of commands, as the options specify it.
+    """Return how the options say that two commands are run: metric, timeout, warm-up and so on.
 
     Args:
-        options: Parsed options.
-        base_first: Whether the second side, the base of a gate, runs first in the warm-up.
+        options: Parsed options of `paradnn compare` or `paradnn gate`.
+        base_first: Whether the second of the two commands runs first in the warm-up. A gate, whose
+            second command runs at the base commit, sets this.
 
     Raises:
-        ConfigError: If the metric is invalid, or its direction is unknown.
+        ConfigError: If the metric is invalid, or its name does not show whether a larger number is
+            faster.
     """
     return CommandProtocol(
         minutes=options.minutes,
@@ -310,10 +332,13 @@ def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> Com
 
 
 def _metric_of(options: argparse.Namespace) -> OutputMetric:
-    """Return the metric. Without --higher or --lower, its direction is inferred from its name.
+    """Return the metric, by which two commands are compared.
+
+    Without --higher or --lower, the name of the metric determines whether a larger number is
+    faster.
 
     Raises:
-        ConfigError: If the metric is invalid, or its direction is unknown.
+        ConfigError: If the metric is invalid, or its name does not determine the direction.
     """
     metric = OutputMetric(options.metric, bool(options.higher))
     if options.higher is not None or not metric.is_printed:

@@ -1,4 +1,7 @@
-"""Compare the points of two configurations: every round measures both sides of each point."""
+"""Compare two settings of this suite: every round measures both settings at each point.
+
+A point is one combination of hyperparameter values. A side is one of the two settings.
+"""
 
 import math
 import random
@@ -31,18 +34,20 @@ Pair = tuple[str, tuple[Point, Point]]
 
 @dataclass
 class ComparedPoint(PairedResult):
-    """The comparison of one point on both sides, or of the mean over all points.
+    """Comparison of two settings at one combination of hyperparameter values (a point).
 
-    For the mean, `name` is empty.
+    It can also represent the mean over all points; then, `name` is empty. The two settings are
+    called sides.
 
     `measured` is in examples/s. For a served model, it is the inverse of the median latency, in
-    1/s. If blocks of the sides are interleaved, `logs` are computed from these blocks, so they are
-    more precise than the ratios of `measured`.
+    1/s. A block is a number of steps that are timed together. If blocks of the sides are
+    interleaved, `logs` are computed from these blocks. They are then more precise than the ratios
+    of `measured`.
 
     Attributes:
-        points: The point on each side; empty for the mean.
-        order: Yields the order of the sides in each round, for sides whose blocks are not
-            interleaved.
+        points: The configuration on each side; empty for the mean.
+        order: Yields the order of the sides in each round, (0, 1) or (1, 0), for sides whose blocks
+            are not interleaved.
         turns: The interleaved blocks of the current round; None if the sides are measured one
             after the other.
         failures: Side (0 or 1) -> number of its failures.
@@ -57,11 +62,13 @@ class ComparedPoint(PairedResult):
     needs_whole_machine: bool = False
 
     def add_failure(self, side: int, row: RecordedPoint) -> None:
-        """Count a failure of a side. If there are too many, the point is no longer measured.
+        """Count a failed measurement; after too many failures, set `problem` to end the comparison.
+
+        One failure is enough if no round is complete yet, else two failures of the same side.
 
         Args:
-            side: The side (0 or 1).
-            row: The recorded failure.
+            side: The setting that failed: 0 for the first, 1 for the second.
+            row: The recorded failure, with its outcome and its reason.
         """
         self.failures[side] += 1
         if self.rounds and self.failures[side] < _MAX_FAILURES:
@@ -72,19 +79,23 @@ class ComparedPoint(PairedResult):
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> list[Pair]:
-    """Pair the points of two sides.
+    """Pair the points of two settings, which are the sides of a comparison.
+
+    A point is one configuration to measure.
 
     Args:
-        first: The points of the first side.
-        second: The points of the second side, in the same order.
+        first: The points of the first setting.
+        second: The points of the second setting, in the same order.
         null: Whether a point may be compared with itself.
 
     Returns:
-        The distinct pairs.
+        The distinct pairs. Each consists of the words that both names share, and a tuple with the
+        point of each setting.
 
     Raises:
-        ConfigError: If the numbers of points differ, or the points of a pair are equal or differ in
-            an axis of the sweep.
+        ConfigError: If the numbers of points differ, if the points of a pair are equal although
+            `null` is False, or if they differ in a key that varies among the first setting's
+            points.
     """
     if len(first) != len(second):
         problem = f"the sides have different numbers of points, {len(first)} and {len(second)}"
@@ -109,13 +120,23 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
 
 
 def _varying_keys(params: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the keys whose values differ between the points of a side, sorted."""
+    """Return the sorted keys whose values differ between points.
+
+    Args:
+        params: For each point of one side, its keys and their values.
+    """
     keys = {key for row in params for key in row}
     return sorted(key for key in keys if len({row.get(key) for row in params}) > 1)
 
 
 def _check_axes(axes: Sequence[str], first: Mapping[str, str], second: Mapping[str, str]) -> None:
-    """Raise ConfigError if a pair of points differs in an axis of the sweep."""
+    """Raise ConfigError if the two points of a pair differ in an axis of the sweep.
+
+    Args:
+        axes: The keys that the sweep varies.
+        first: Keys and values of the first side's point.
+        second: Keys and values of the second side's point.
+    """
     for key in axes:
         if first.get(key) != second.get(key):
             raise ConfigError(
@@ -133,7 +154,10 @@ def _shared_name(points: tuple[Point, Point]) -> str:
 
 
 class Comparison(SweepDesign):
-    """Sweep design that measures both sides of every point in rounds, until all are decided.
+    """Sweep design that compares two settings in rounds, until every point is decided.
+
+    A point is one combination of hyperparameter values. The two settings are called sides. A round
+    measures both sides of every point.
 
     A point is no longer measured if a side fails twice. Before the first complete round, one
     failure is enough, because causes such as too little memory or a missing device are permanent. A
@@ -141,11 +165,11 @@ class Comparison(SweepDesign):
 
     Args:
         name: Name of the comparison, which seeds the random order.
-        pairs: The points to compare.
-        labels: Names of the sides.
+        pairs: The points to compare, as returned by `pairs_of`.
+        labels: Names of the first and the second side.
         rule: Decides when the comparison ends.
         minutes: Time limit; None for no limit.
-        clock: Returns the time in seconds.
+        clock: Returns the time in seconds, from any origin.
     """
 
     resumes = False  # every round is measured
@@ -176,17 +200,21 @@ class Comparison(SweepDesign):
 
     @property
     def left(self) -> int:
-        """Maximum number of remaining measurements, including the current round."""
+        """Maximum number of remaining measurements, including those of the current round."""
         return 2 * len(self.results) * (self.rule.most - max(0, self._round - 1))
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the time limit; infinite without one."""
+        """Seconds until the time limit; infinite without a limit, negative after it."""
         return self._limit - self._elapsed()
 
     @property
     def progress(self) -> str:
-        """Number of the current round as text; if there is a single point, also the estimate."""
+        """Number of the current round, as text.
+
+        If only one configuration is compared, the text includes the estimated ratio of speeds and
+        its 95% interval: `round 12: 1.051, 1.020 .. 1.083`.
+        """
         if len(self.results) == 1:
             found = self.results[0].estimate
             if found:
@@ -198,10 +226,12 @@ class Comparison(SweepDesign):
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
         """Return the measurements of the next round; an empty list if the comparison is over.
 
-        The points are in random order. The two sides of a point are adjacent.
+        A round measures each configuration with both settings. The configurations are in random
+        order. The two measurements of a configuration are adjacent.
 
         Args:
-            rows: The results of the previous round, in the order of its measurements.
+            rows: The results of the previous round, in the order of its measurements; empty before
+                the first round.
         """
         if self._begin is None:
             self._begin = self._clock()
@@ -219,10 +249,11 @@ class Comparison(SweepDesign):
         return [self._visit(result, side) for result, side in self._requested]
 
     def overall(self) -> ComparedPoint:
-        """Return the comparison of the geometric means over the points that have not failed.
+        """Return the comparison of the two settings' geometric mean speeds over all points.
 
-        The interval of the mean is valid only for these points, not for other points. If fewer than
-        two points have not failed, the comparison of the first point is returned.
+        The means exclude points at which a setting failed. The interval of the ratio is valid only
+        for the remaining points, not for other points. If fewer than two points remain, the
+        comparison of the first point is returned.
         """
         active = self._active()
         if len(active) < 2:
@@ -248,7 +279,10 @@ class Comparison(SweepDesign):
         return whole
 
     def sentences(self) -> list[str]:
-        """Return one sentence per point, and one about their geometric mean."""
+        """Return the results as sentences: one per compared point, and one about the geometric mean.
+
+        The last sentence is missing if fewer than two points are left.
+        """
         if len(self.results) == 1:
             return [str(self.results[0])]
         lines = [f"{result.name}: {result}" for result in self.results]
@@ -259,9 +293,13 @@ class Comparison(SweepDesign):
         return lines
 
     def verdict_table(self) -> dict[str, Any]:
-        """Return a table with one row per point: verdict, ratio of speeds, and its 95% interval.
+        """Return a table with one row per compared point: verdict, ratio of speeds, 95% interval.
 
-        The ratio is the speed of the first side divided by the speed of the second side.
+        The ratio is the speed of the first setting divided by the speed of the second setting.
+
+        Returns:
+            The table as `{"columns": names, "data": rows}`. The verdict is None if a setting failed
+            at the point.
         """
         columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
         data = []
@@ -273,7 +311,12 @@ class Comparison(SweepDesign):
         return {"columns": columns, "data": data}
 
     def conclusion(self) -> DesignResult:
-        """Return the verdicts so far, with the metrics of `overall`."""
+        """Return the result of the sweep so far.
+
+        It contains the verdicts as Markdown, the table of verdicts, and the table of rounds. Its
+        metrics are the number of rounds, and the ratio of speeds of `overall` with its 95%
+        interval.
+        """
         whole = self.overall()
         metrics = {"comparison_rounds": float(whole.rounds)}
         found = whole.estimate
@@ -289,14 +332,17 @@ class Comparison(SweepDesign):
         return DesignResult(markdown, metrics, {}, artifacts)
 
     def _active(self) -> list[ComparedPoint]:
-        """Return the points that are still measured, because they have not failed."""
         return [result for result in self.results if not result.problem]
 
     def _elapsed(self) -> float:
         return 0.0 if self._begin is None else self._clock() - self._begin
 
     def _turns_of(self, result: ComparedPoint) -> BlockTurns | None:
-        """Return the interleaved blocks of the next round; None if blocks cannot be interleaved."""
+        """Return the interleaved blocks of the next round of a point.
+
+        Returns:
+            The blocks; None if the sides of the point must be measured one after the other.
+        """
         if result.needs_whole_machine or not all(takes_turns(point) for point in result.points):
             return None
         protocols = [point.measure for point in result.points]
@@ -315,7 +361,11 @@ class Comparison(SweepDesign):
         return DesignPoint(point, tags, turns=result.turns)
 
     def _collect(self, rows: Sequence[RecordedPoint]) -> None:
-        """Add the results of the previous round, in which the sides of a point are adjacent."""
+        """Add the results of the previous round.
+
+        Args:
+            rows: The results in the order of measurement. The two sides of a point are adjacent.
+        """
         measured = list(zip(self._requested, rows, strict=True))
         for pair in zip(measured[::2], measured[1::2], strict=True):
             result = pair[0][0][0]
@@ -355,18 +405,25 @@ class Comparison(SweepDesign):
 
 
 def _speed(row: RecordedPoint) -> float:
-    """Return the speed in examples/s; for a served model, the inverse median latency in 1/s."""
+    """Return the measured speed in examples/s; for a served model, 1 / median latency in 1/s."""
     return row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
 
 
 def _machine_correction(first: RecordedPoint, second: RecordedPoint) -> float:
     """Return a correction for the machine's speed, to add to the log ratio of the sides' speeds.
 
-    A reference kernel ran between the blocks of each run. Its log time, corrected for the effect of
-    the run on it, measures the speed of the machine. The correction is the slope of log step time
-    over log kernel time, times the difference of the log kernel times
-    (`paradnn.session.reference`). It is 0 if the devices or the kernels of the runs differ, or if a
-    run has no reference.
+    A small reference kernel ran between the timed blocks of each run. The logarithm of its time,
+    corrected for the effect of the run on the kernel, measures the speed of the machine. The
+    correction is the product of two factors: the slope of log step time over log kernel time, and
+    the difference of the log kernel times (`paradnn.session.reference`).
+
+    Args:
+        first: The recorded run of the first side.
+        second: The recorded run of the second side.
+
+    Returns:
+        The correction; 0 if the devices or the kernels of the runs differ, or if a run has no
+        reference kernel.
     """
     kernel = first.tags.get("reference_kernel")
     if kernel is None or kernel != second.tags.get("reference_kernel"):

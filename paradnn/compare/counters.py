@@ -51,10 +51,10 @@ _ALLOCATIONS = re.compile(r"Total: +[\d,]+ bytes in ([\d,]+) blocks")
 
 @dataclass(frozen=True)
 class Count:
-    """The count of one run of a command.
+    """Instructions, cache misses or peak heap use, counted in one run of a command.
 
     Attributes:
-        value: The count, in the unit of the quantity.
+        value: Number of instructions, of cache misses, or of bytes of heap at the peak.
         allocations: Number of heap allocations; None unless memory was counted.
         counts_twice: Whether the value includes the work of a parent again for each forked child.
         failure: Why the run failed; None if it succeeded.
@@ -67,10 +67,10 @@ class Count:
 
 
 class Counter:
-    """Counts one quantity in runs of a command.
+    """Counts instructions, cache misses or heap use in runs of a command.
 
     Args:
-        quantity: A key of `QUANTITIES`.
+        quantity: `instructions`, `cache-misses` or `memory`.
         program: Name of the counting program: `perf`, `cachegrind`, `callgrind` or `dhat`. None for
             an installed program that can count the quantity.
 
@@ -92,10 +92,11 @@ class Counter:
         """Run a command once, and return its count.
 
         Args:
-            command: The command.
+            command: The command, and the folder in which it runs.
             protocol: Timeout of a run, and exit codes that count as success.
-            guard: Starts the process.
-            profile: Folder in which the output files of the program remain; None to discard them.
+            guard: Starts the process, and kills it if this process ends.
+            profile: Folder in which to keep the output files of the counting program; None to
+                discard them.
         """
         with Scratch() as scratch:
             folder = profile or scratch
@@ -108,6 +109,11 @@ class Counter:
         """Run a command once without counting, to fill caches such as Python's bytecode.
 
         A failure is ignored, because the first counted run will report it.
+
+        Args:
+            command: The command, and the folder in which it runs.
+            protocol: Timeout of the run.
+            guard: Starts the process, and kills it if this process ends.
         """
         self._run([], command, protocol, guard)
 
@@ -123,9 +129,9 @@ class Counter:
         Args:
             prefix: Words of the counting program, which precede the command; empty to count
                 nothing.
-            command: The command.
+            command: The command, and the folder in which it runs.
             protocol: Timeout of a run, and exit codes that count as success.
-            guard: Starts the process.
+            guard: Starts the process, and kills it if this process ends.
         """
         fixed = _FIXED_FOR_MEMORY if self.quantity == "memory" else _FIXED
         with tempfile.TemporaryFile() as errors:
@@ -148,7 +154,7 @@ class Counter:
         """Return the words of the counting program, which precede the command.
 
         Args:
-            folder: Folder for its output files.
+            folder: Folder for the output files of the counting program.
         """
         if self.program == "perf":
             output = str(folder / "perf.csv")
@@ -191,7 +197,13 @@ class Counter:
 
 
 def _find_program(quantity: str) -> str:
-    """Return the program that counts a quantity here: perf, cachegrind or dhat.
+    """Return the program that can count a quantity on this machine.
+
+    Args:
+        quantity: `instructions`, `cache-misses` or `memory`.
+
+    Returns:
+        `perf`, `cachegrind` or `dhat`.
 
     Raises:
         ConfigError: If no installed program can count the quantity.
@@ -225,10 +237,13 @@ def _perf_words(output: str) -> list[str]:
 
 
 def _perf_value(text: str) -> float | None:
-    """Return the number of instructions in the output of `perf stat`; None if it is unknown.
+    """Return the number of instructions that `perf stat` counted; None if it is unknown.
 
     If perf could use a hardware counter only for part of the time, it extrapolates the number. The
     result is then None. The fifth field of a line is this part of the time in percent.
+
+    Args:
+        text: Output of `perf stat` in its format of comma-separated values.
     """
     for line in text.splitlines():
         fields = line.split(",")
@@ -252,7 +267,12 @@ def _has_fork(logs: Sequence[str]) -> bool:
 
 
 def _numbers(pattern: "re.Pattern[str]", texts: Sequence[str]) -> list[int]:
-    """Return the first number that a pattern finds in each text; skip texts without a match."""
+    """Return the number that a pattern first finds in each text; skip texts without a match.
+
+    Args:
+        pattern: Pattern whose first group is an integer, with or without commas.
+        texts: The texts to search.
+    """
     found = [pattern.search(text) for text in texts]
     return [int(match[1].replace(",", "")) for match in found if match]
 

@@ -32,12 +32,14 @@ RESOLUTION = 0.001
 
 @dataclass
 class CountComparison:
-    """The counts of one quantity on both sides. Side 0 is the head, and side 1 the base.
+    """Counts of one quantity in runs of two sides.
+
+    Side 0 is the head, the commit to check. Side 1 is the base, the commit to compare it with.
 
     Attributes:
-        quantity: Name of the counted quantity, a key of `QUANTITIES`.
+        quantity: The counted quantity: `instructions`, `cache-misses` or `memory`.
         program: The counting program: perf, cachegrind, callgrind or dhat.
-        labels: Names of the sides.
+        labels: Names of head and base.
         counts: Successful counts of each side.
         problem: Why a side could not be counted; None if both sides were counted.
         failed_side: The side (0 or 1) that failed; None if no side failed.
@@ -51,14 +53,14 @@ class CountComparison:
     failed_side: int | None = None
 
     def values(self, side: int) -> list[float]:
-        """Return the count of each run of a side."""
+        """Return the count of each run of the head (`side` 0) or of the base (`side` 1)."""
         return [count.value for count in self.counts[side]]
 
     @property
     def increase(self) -> Estimate:
         """The relative increase of the count from the base to the head (0.01: 1% more).
 
-        It has a 95% interval by Welch's method on logarithms, whose half width is at least
+        The 95% interval is computed by Welch's method on logarithms. Its half width is at least
         `RESOLUTION`.
         """
         logs = [[math.log(value) for value in self.values(side)] for side in (0, 1)]
@@ -69,7 +71,7 @@ class CountComparison:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the counts of each side are repeatable (`_REPEATABLE_WITHIN`)."""
+        """Whether the counts of each side differ by at most `_REPEATABLE_WITHIN`, as a share."""
         return all(
             max(values) <= min(values) * (1 + _REPEATABLE_WITHIN)
             for values in (self.values(0), self.values(1))
@@ -77,12 +79,12 @@ class CountComparison:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval of the increase excludes 0."""
+        """Whether the 95% interval of the increase from base to head excludes 0."""
         increase = self.increase
         return increase.low > 0 or increase.high < 0
 
     def basis(self) -> str:
-        """Return the increase, its 95% interval, the number of runs and the program, as text."""
+        """Return a text with the increase, its 95% interval, the number of runs and the program."""
         increase = self.increase
         percents = [f"{100 * value:+.3g}%" for value in increase]
         return (
@@ -91,7 +93,7 @@ class CountComparison:
         )
 
     def sentence(self) -> str:
-        """Return the result as a sentence."""
+        """Return a sentence with the difference of the counts, or with the reason of a failure."""
         first, second = self.labels
         if self.problem:
             return f"{self.quantity}: not counted: {self.problem}"
@@ -114,7 +116,7 @@ class CountComparison:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return the entry of this quantity in the content of --json."""
+        """Return the entry of this quantity in the JSON document of `paradnn gate --json`."""
         result: dict[str, Any] = {
             "program": self.program,
             "head": self.values(0),
@@ -134,12 +136,15 @@ class CountComparison:
 
 @dataclass
 class CountReport:
-    """Comparisons of all counted quantities, and the functions that changed most.
+    """Comparisons of two commits by counts, and the functions whose work changed most.
+
+    The counted quantities are instructions, cache misses and heap use. The head is the commit to
+    check, and the base is the commit to compare it with.
 
     Attributes:
         comparisons: One comparison per quantity.
         functions: The functions whose work, without their callees, changed most.
-        unit: Unit of this work, such as "lines of Python".
+        unit: Unit of the work of functions: "instructions" or "lines of Python".
         notes: Further sentences for the report.
     """
 
@@ -152,7 +157,8 @@ class CountReport:
         """Return the results as sentences, with a remark if instructions and times disagree.
 
         Args:
-            speed: The head's speed over the base's speed; None if it was not measured.
+            speed: Estimated ratio of the head's speed to the base's speed; None if it was not
+                measured.
         """
         lines = [each.sentence() for each in self.comparisons]
         instructions = next(
@@ -177,7 +183,12 @@ class CountReport:
         return [*lines, *self.notes]
 
     def document(self) -> dict[str, Any]:
-        """Return the key `counts` of --json: quantity -> counts and increase."""
+        """Return the value of the key `counts` in the JSON document of `paradnn gate --json`.
+
+        Returns:
+            Quantity -> its counts and their increase. The entry of `instructions` also lists the
+            functions that changed most.
+        """
         result = {each.quantity: each.document() for each in self.comparisons}
         if self.functions and "instructions" in result:
             functions = [function._asdict() for function in self.functions]
@@ -191,13 +202,13 @@ def count_sides(
     protocol: CommandProtocol,
     flame_graph: Path | None = None,
 ) -> CountReport:
-    """Count runs of both sides, and find the functions that changed.
+    """Count the work of two commands, and find the functions whose work changed.
 
     Args:
-        sides: The head and the base.
-        quantities: Keys of `paradnn.compare.counters.QUANTITIES`.
+        sides: The head, which is the command to check, and the base, with which it is compared.
+        quantities: Any of `instructions`, `cache-misses` and `memory`.
         protocol: Timeout of a run, and exit codes that count as success.
-        flame_graph: File for a flame graph of the head against the base; None to draw none.
+        flame_graph: SVG file for a flame graph of the change from base to head; None to draw none.
 
     Raises:
         ConfigError: If no program on this machine can count a quantity.
@@ -232,11 +243,11 @@ def count_sides(
 def compare_counts(
     sides: Sequence[Command], quantity: str, protocol: CommandProtocol
 ) -> CountComparison:
-    """Count a quantity, such as instructions, in alternating runs of both sides.
+    """Count a quantity, such as instructions, in alternating runs of two commands.
 
     Args:
-        sides: The head and the base.
-        quantity: A key of `paradnn.compare.counters.QUANTITIES`.
+        sides: The head, which is the command to check, and the base, with which it is compared.
+        quantity: `instructions`, `cache-misses` or `memory`.
         protocol: Timeout of a run, and exit codes that count as success.
 
     Raises:
@@ -252,10 +263,15 @@ def compare_counts(
 def _count_runs(
     sides: Sequence[Command], counter: Counter, protocol: CommandProtocol
 ) -> CountComparison:
-    """Count alternating runs of both sides.
+    """Count alternating runs of head and base.
 
-    Ends after `RUNS` runs of each side, or earlier: if the counts are repeatable, if a run fails,
-    or if a count includes work twice.
+    The runs end after `RUNS` runs of each side. They end earlier if the counts are repeatable, if a
+    run fails, or if a count includes work twice.
+
+    Args:
+        sides: The head and the base.
+        counter: Counts one quantity with one program.
+        protocol: Timeout of a run, exit codes that count as success, and the --prepare command.
     """
     quantity = counter.quantity
     comparison = CountComparison(quantity, counter.program, (sides[0].label, sides[1].label))

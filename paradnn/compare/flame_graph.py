@@ -1,7 +1,8 @@
-"""A differential flame graph: the work of the head by call stack, colored by its change.
+"""A differential flame graph: the work of a program by call stack, colored by its change.
 
-The width of a frame is its share of the head's work. Its color shows the change from the base to
-the head: red for more work, blue for less (B. Gregg, "Differential Flame Graphs", 2014).
+The head is the version of the program to check, and the base is the version to compare it with. The
+width of a frame is its share of the head's work. Its color shows the change from the base to the
+head: red for more work, blue for less (B. Gregg, "Differential Flame Graphs", 2014).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _FULL_COLOR = 0.01
 
 
 class FunctionChange(NamedTuple):
-    """The work of a function, without its callees, at the base and at the head.
+    """The work of a function, without its callees, in two versions of a program.
 
     Attributes:
         name: Name of the function.
-        base: Work at the base, in the unit of the profile.
-        head: Work at the head, in the unit of the profile.
+        base: Work in the base, the version to compare with: instructions or lines of Python.
+        head: Work in the head, the version to check, in the same unit.
     """
 
     name: str
@@ -40,7 +41,7 @@ class FunctionChange(NamedTuple):
 
     @property
     def change(self) -> int:
-        """Work at the head minus work at the base."""
+        """Work in the head minus work in the base, in instructions or lines of Python."""
         return self.head - self.base
 
 
@@ -48,8 +49,8 @@ def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> li
     """Return the functions whose work without callees changed most, largest change first.
 
     Args:
-        head: Profile of the head.
-        base: Profile of the base, in the same unit.
+        head: Profile of the version of the program to check.
+        base: Profile of the version to compare with, in the same unit.
         most: Maximum number of functions.
     """
     names = {*head.own, *base.own}
@@ -60,7 +61,7 @@ def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> li
 
 @dataclass
 class _Frame:
-    """A function at one position of the call tree; `weight` is its work, including its callees."""
+    """A function at one position of the call tree; `weight` is its work with all callees."""
 
     name: str
     weight: float = 0.0
@@ -68,7 +69,7 @@ class _Frame:
 
 
 def _tree(profile: WorkProfile) -> _Frame:
-    """Return the call tree of a profile, below a root frame "all"."""
+    """Return the root of the call tree of a profile; the root has the name "all"."""
     root = _Frame("all")
     for stack, weight in profile.stacks.items():
         frame = root
@@ -83,8 +84,8 @@ def draw_flame_graph(head: WorkProfile, base: WorkProfile, labels: Sequence[str]
     """Return a differential flame graph as the text of a self-contained SVG file.
 
     Args:
-        head: Profile of the head.
-        base: Profile of the base, in the same unit.
+        head: Profile of the version of the program to check.
+        base: Profile of the version to compare with, in the same unit.
         labels: Names of head and base.
     """
     first = _tree(head)
@@ -117,15 +118,15 @@ viewBox="0 0 {_WIDTH} {height}" font-family="monospace" font-size="11">
 def _boxes(
     frame: _Frame, base: _Frame | None, x: float, row: int, width: float, total: float
 ) -> Iterator[tuple[int, str]]:
-    """Yield row number and SVG of a frame, then those of its callees in the rows below.
+    """Yield row number and SVG text of a frame, then those of its callees in the rows below.
 
     Args:
-        frame: The frame of the head.
-        base: The same frame of the base; None if the base has no such stack.
-        x: Left edge in pixels.
-        row: Number of the row, from 0 at the top.
-        width: Width in pixels.
-        total: Total work of the head.
+        frame: The frame in the head's call tree.
+        base: The frame with the same call stack in the base; None if there is no such stack.
+        x: Left edge of the frame in pixels.
+        row: Row of the frame, from 0 at the top.
+        width: Width of the frame in pixels.
+        total: Total work of the head, in the unit of its profile.
     """
     base_weight = base.weight if base else 0.0
     change = frame.weight - base_weight
@@ -157,7 +158,7 @@ def _color(change: float) -> str:
     """Return a color for a change: blue (less work), gray (equal) or red (more work).
 
     Args:
-        change: Change as a share of the total work.
+        change: Increase of a function's work, as a share of the total work.
     """
     strength = min(abs(change) / _FULL_COLOR, 1.0)
     faded = round(225 - 130 * strength)

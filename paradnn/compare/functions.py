@@ -38,10 +38,10 @@ _CALL_ONCE = "import sys; from paradnn.worker.turns import load; load(sys.argv[1
 
 
 def command_of(function: Callable[[], Any] | str) -> Command:
-    """Return the `Command` for a function or a command line, as one side of a comparison.
+    """Return the `Command` that runs a function or a command line, for a comparison.
 
     Args:
-        function: A function without arguments, or a command line.
+        function: A function without arguments at the top level of a file, or a command line.
 
     Raises:
         ConfigError: If other processes cannot import the function.
@@ -75,14 +75,17 @@ def comparison_of(
 ) -> CommandComparison:
     """Return a comparison of two functions (interleaved blocks) or two commands (alternating runs).
 
+    The comparison has not started; its method `follow` runs it.
+
     Args:
-        sides: The two sides. They are compared as functions if both name a function.
+        sides: The two commands. They are compared as functions if the texts of both name a function
+            (`is_function`).
         rule: Decides when the comparison ends.
-        protocol: How the sides are run.
+        protocol: How the commands or functions are run: metric, timeout, warm-up and so on.
 
     Raises:
-        ConfigError: If the sides are functions, and the protocol sets an option that only commands
-            support.
+        ConfigError: If functions are compared, and the protocol sets an option that only commands
+            support: --metric, --prepare or --exit-codes.
     """
     if not all(is_function(side.text) for side in sides):
         return CommandComparison(sides, rule, protocol)
@@ -98,7 +101,11 @@ def comparison_of(
 
 
 class InterleavedFunctions(CommandComparison):
-    """Comparison of two functions. It differs from that of commands only in its rounds."""
+    """Comparison of two functions in interleaved blocks of calls.
+
+    It differs from a comparison of commands only in its rounds. Each round starts one new process
+    per function. Blocks of calls in these two processes alternate.
+    """
 
     def _round(self, order: tuple[int, int]) -> None:
         # `order` is ignored, because BlockTurns orders the blocks: at random in one pair, and
@@ -131,7 +138,12 @@ class InterleavedFunctions(CommandComparison):
     def _failure(
         self, number: int, process: "subprocess.Popen[bytes]", errors: IO[bytes]
     ) -> str | None:
-        """Wait for the process of a side, and return why it failed; None if it succeeded.
+        """Wait for the process of a function, and return why it failed; None if it succeeded.
+
+        Args:
+            number: 0 for the first function, 1 for the second.
+            process: The process, after its last block.
+            errors: Its standard error.
 
         Raises:
             ConfigError: If the process could not find its function.
@@ -155,11 +167,14 @@ class InterleavedFunctions(CommandComparison):
     def _started(
         self, side: Command, path: str
     ) -> "Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]":
-        """Start the process of a side, and yield it with its standard error; kill it at the end.
+        """Start the process of a function, and kill it at the end of the context.
 
         Args:
-            side: The side.
-            path: Path of the socket over which the process receives its turns.
+            side: The command whose text names the function.
+            path: Path of the socket over which the process receives its turns to run a block.
+
+        Yields:
+            The process, and its standard error.
         """
         with tempfile.TemporaryFile() as errors:
             process = self._guard.start(

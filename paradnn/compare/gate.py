@@ -58,7 +58,7 @@ _HISTORY_KEYS = ("gate", "base", "metric", "ratio", "low", "high", "rounds", "pr
 
 
 class Gate(Enum):
-    """The outcome of a gate; the value is its exit code."""
+    """Outcome of `paradnn gate`, which checks for regressions; the value is the exit code."""
 
     PASSED = 0
     REGRESSED = 1
@@ -67,7 +67,9 @@ class Gate(Enum):
 
 @dataclass(frozen=True)
 class Limit(Rule):
-    """Rule that ends a gate once it is certain whether the head is slower by a threshold.
+    """Rule that stops measuring once it is certain whether a commit is slower by a threshold.
+
+    The head is the commit to check. The base is the commit to compare it with.
 
     Attributes:
         slower: Smallest slowdown that counts as a regression (0.05: the head takes 1.05 times as
@@ -77,10 +79,11 @@ class Limit(Rule):
     slower: float = 0.05
 
     def judge(self, found: SpeedEstimate | None) -> Gate:
-        """Return the outcome that an estimate implies.
+        """Return whether an estimated ratio of speeds passes, fails, or leaves the gate undecided.
 
         Args:
-            found: The head's speed over the base's speed; None without an estimate.
+            found: Estimated ratio of the head's speed to the base's speed, with its interval; None
+                if there are too few rounds, which leaves the gate undecided.
         """
         threshold = 1 / (1 + self.slower)
         if found is None or found.low <= threshold <= found.high:
@@ -90,12 +93,16 @@ class Limit(Rule):
         return Gate.PASSED
 
     def is_enough(self, found: SpeedEstimate) -> bool:
-        """Return whether the comparison can end, because an estimate makes the outcome certain."""
+        """Return whether the comparison can end, because the outcome is certain.
+
+        Args:
+            found: Estimated ratio of the head's speed to the base's speed, with its interval.
+        """
         return self.judge(found) is not Gate.UNDECIDED
 
 
 class FailOn(StrEnum):
-    """Criterion that decides the outcome of a gate."""
+    """Criterion by which `paradnn gate` finds a regression: time, counts, or either."""
 
     TIME = "time"
     COUNT = "count"
@@ -112,7 +119,12 @@ class _Verdict:
 
 @program
 def main() -> int:
-    """Compare head and base, write the requested files, print the result; return the exit code."""
+    """Compare two commits, write the requested files, and print the result.
+
+    Returns:
+        The exit code: 0 if the gate passed, 1 for a regression, 2 for wrong use or a failing base,
+        3 if undecided, 130 after an interruption.
+    """
     options = parse(make_parser(), sys.argv[1:])
     if len(options.words) != 1:
         raise ConfigError(
@@ -156,7 +168,7 @@ def main() -> int:
 
 
 def _check_count_options(options: argparse.Namespace) -> None:
-    """Check the options for counting before the times are measured, which may take minutes.
+    """Check the options for counting, before measurements that may take minutes.
 
     Raises:
         ConfigError: If a quantity cannot be counted on this machine, or if an option needs --count.
@@ -185,7 +197,16 @@ def _check_count_options(options: argparse.Namespace) -> None:
 def _overall_verdict(
     options: argparse.Namespace, comparison: CommandComparison, rule: Limit, counts: CountReport
 ) -> _Verdict:
-    """Return the worst verdict among the criteria of --fail-on."""
+    """Return the worst verdict among the criteria of --fail-on.
+
+    From best to worst: passed, undecided, regressed.
+
+    Args:
+        options: The options of the command line.
+        comparison: The measured times of head and base.
+        rule: Judges the times.
+        counts: The counts of head and base; empty without --count.
+    """
     explains_missing_counts = comparison.problem or comparison.runs_same_code
     if options.fail_on == FailOn.COUNT and not counts.comparisons and not explains_missing_counts:
         return _Verdict(Gate.UNDECIDED, "undecided: interrupted before both sides were counted")
@@ -199,13 +220,13 @@ def _overall_verdict(
 
 
 def _judge_count(count: CountComparison, allowed_increase: float) -> _Verdict:
-    """Return the verdict of one counted quantity.
+    """Return the verdict on the counts of one quantity.
 
-    It is regressed if the whole interval of the increase is above the allowed increase, and passed
-    if the whole interval is below.
+    The verdict is "regressed" if the whole 95% interval of the increase is above the allowed
+    increase, and "passed" if the whole interval is below.
 
     Args:
-        count: Counts of both sides.
+        count: Counts of head and base.
         allowed_increase: Smallest relative increase that counts as a regression (0.01: 1%).
     """
     limit = f"{100 * allowed_increase:.3g}%"
@@ -232,7 +253,7 @@ def _judge_count(count: CountComparison, allowed_increase: float) -> _Verdict:
 
 
 def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
-    """Return the verdict of the measured times."""
+    """Return the verdict on the measured times of head and base."""
     limit = f"{100 * rule.slower:.3g}%"
     if comparison.problem:
         # A head that fails although the base runs is broken. If the base fails, nothing is known.
@@ -277,7 +298,15 @@ def _write_files(
     comparison: CommandComparison,
     closing: Sequence[str],
 ) -> None:
-    """Write the files of --json, --csv, --history, --junit and --markdown, if requested."""
+    """Write the files of --json, --csv, --history, --junit and --markdown, if requested.
+
+    Args:
+        options: The options of the command line, which name the files.
+        verdict: The verdict of the gate.
+        document: Content of the JSON file.
+        comparison: The measured times of head and base.
+        closing: Further sentences for the reports.
+    """
     write_files(options, document, [comparison])
     if options.history:
         line = {
@@ -304,7 +333,10 @@ def _junit(
     comparison: CommandComparison,
     closing: Sequence[str],
 ) -> str:
-    """Return a JUnit report with one test case: failed if regressed, skipped if undecided."""
+    """Return the XML of a JUnit report with one test case.
+
+    The test case is failed if the gate found a regression, and skipped if the gate is undecided.
+    """
     element = {Gate.REGRESSED: "failure", Gate.UNDECIDED: "skipped"}.get(verdict.outcome)
     suite = ElementTree.Element(
         "testsuite",

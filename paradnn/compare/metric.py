@@ -142,11 +142,11 @@ class OutputMetric:
 
 
 def _json_field(text: str, path: str) -> Any:
-    """Return a field of the last JSON object in an output.
+    """Return a field of the last JSON object in the output of a command.
 
     Args:
         text: The output.
-        path: Dotted names and indices, such as `rows.0.speed`.
+        path: Names of fields and indices of lists, separated by dots, such as `rows.0.speed`.
 
     Raises:
         ValueError: If the object is not valid JSON, or an index is not a number.
@@ -166,8 +166,8 @@ def is_higher_faster(pattern: str | None) -> bool | None:
     """Infer from a metric's name whether larger values are faster; None if the name is unclear.
 
     Args:
-        pattern: The metric, as in `OutputMetric.pattern`. For wall time and processor time, the
-            result is False.
+        pattern: The name of the metric: a regular expression, or `json:` and a field. For None
+            (wall time) and `CPU` (processor time), the result is False.
     """
     if pattern in (None, CPU):
         return False

@@ -35,12 +35,13 @@ _ERROR_LINE = re.compile(r"(?:[\w.]*(?:Error|Exception)|error|fatal|panic)\b")
 
 
 class Command(NamedTuple):
-    """One side of a comparison.
+    """One of the two commands, or one of the two functions, of a comparison.
 
     Attributes:
-        label: The name of the side in messages.
-        text: The command line.
-        checkout: The checkout in whose folder the command runs; None for the current folder.
+        label: The name of the command in messages.
+        text: The command line; for a function, `file.py:name` or `package.module:name`.
+        checkout: The checkout of a commit in whose folder the command runs; None for the current
+            folder.
     """
 
     label: str
@@ -60,12 +61,13 @@ class CommandProtocol:
     Attributes:
         minutes: Time limit of the comparison. No round starts if it would end after this limit.
         metric: The compared quantity.
-        warmup: Number of warm-up rounds, in each of which both sides run once.
-        prepare: Shell command that runs, untimed, before each visit of a side; None for none.
+        warmup: Number of warm-up rounds. Each round runs both commands once, without measuring.
+        prepare: Shell command that runs, untimed, before the runs of a command in each round; None
+            to run no such command.
         timeout: Seconds after which a run counts as failed.
         exit_codes: Exit codes that count as success.
-        base_first: Whether the second side, the base of a gate, runs first in the warm-up. If the
-            base fails there, the comparison raises ConfigError.
+        base_first: Whether the second command runs first in the warm-up. If it fails there, the
+            comparison raises ConfigError. A gate sets this for the base commit.
     """
 
     minutes: float = 10.0
@@ -83,7 +85,7 @@ class CommandRun:
 
     Attributes:
         measured: Wall time in seconds, or the value of the metric; meaningless if the run failed.
-        cpu_seconds: Processor time of the process and its children; None if unknown.
+        cpu_seconds: Processor time in seconds of the process and its children; None if unknown.
         failure: Why the run failed; None if it succeeded.
     """
 
@@ -127,7 +129,7 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
 
 
 def _is_builtin(name: str) -> bool:
-    """Return whether a name is a built-in command or a keyword of the shell, such as ulimit."""
+    """Return whether a name is a built-in command of the shell, such as ulimit, or a keyword."""
     done = subprocess.run(
         ["/bin/sh", "-c", 'command -v "$1"', "sh", name],
         stdin=subprocess.DEVNULL,
@@ -150,10 +152,13 @@ def _has_pipe(text: str) -> bool:
 
 @functools.cache
 def _pipeline_shell() -> tuple[str, ...]:
-    """Return the words, up to -c, of a shell whose pipelines fail if any of their commands fails.
+    """Return a shell whose pipelines fail if any of their commands fails.
 
     The shell is /bin/sh if it supports `pipefail`, else bash in POSIX mode. If neither is
     available, the result is plain /bin/sh, and a warning is printed.
+
+    Returns:
+        The words that start the shell, up to and including -c. The pipeline is the next word.
     """
     candidates: list[tuple[str, ...]] = [("/bin/sh", "-o", "pipefail", "-c")]
     bash = shutil.which("bash")
@@ -180,12 +185,13 @@ def _pipeline_shell() -> tuple[str, ...]:
 def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> CommandRun:
     """Run a command once, and return its measurements.
 
-    After the timeout, the command is killed together with all processes that it started.
+    After the timeout, the command is killed together with all processes that it started. The result
+    then has a `failure`.
 
     Args:
-        command: The command.
+        command: The command, and the folder in which it runs.
         protocol: Metric, timeout of a run, and exit codes that count as success.
-        guard: Starts and kills the process.
+        guard: Starts the process, and kills it if this process ends.
 
     Raises:
         ConfigError: If the command cannot be started.
@@ -242,7 +248,16 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
 
 
 def prepare_run(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> str | None:
-    """Run the command of --prepare; return why it failed, or None if it succeeded."""
+    """Run the shell command of --prepare, if there is one, in the folder of a command.
+
+    Args:
+        command: The command that will be measured.
+        protocol: The protocol with the shell command (`prepare`).
+        guard: Starts the process, and kills it if this process ends.
+
+    Returns:
+        Why the shell command failed; None if it succeeded or if there is none.
+    """
     if not protocol.prepare:
         return None
     done = guard.run(["/bin/sh", "-c", protocol.prepare], cwd=command.folder)
@@ -270,9 +285,14 @@ def _read(source: IO[bytes]) -> str:
 
 
 def failure_reason(code: int, good_codes: Sequence[int], err: IO[bytes]) -> str | None:
-    """Return why a process failed, with a line of standard error; None on success.
+    """Return why a process failed, with a line of its standard error; None on success.
 
-    The line is the last one that names an error, else the last one.
+    The line is the last one that names an error. If no line names an error, it is the last line.
+
+    Args:
+        code: Exit code of the process; negative for the signal that killed it.
+        good_codes: Exit codes that count as success.
+        err: The standard error of the process, as a file that can be read from its beginning.
     """
     if code in good_codes:
         return None

@@ -48,19 +48,19 @@ class WorkProfile:
 
 @dataclass
 class CallGraph:
-    """Instructions by function, summed over callgrind's output files of a run.
+    """Instructions of one run by function and by caller, read from valgrind's callgrind.
 
     Attributes:
         own: Function -> its instructions, without those of the functions that it calls.
-        calls: Caller -> callee -> instructions that the callee, including its callees, executes in
-            calls by this caller.
+        calls: Caller -> callee -> number of instructions of the callee in calls by this caller. It
+            includes the functions that the callee calls.
     """
 
     own: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     calls: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
     def add_file(self, lines: Iterator[str]) -> None:
-        """Add an output file of callgrind.
+        """Add the counts in an output file of callgrind. A run has one file per process.
 
         Valgrind's manual describes the format ("Callgrind Format Specification").
 
@@ -94,12 +94,16 @@ class CallGraph:
                     self.own[caller] += int(fields[1])
 
     def stacks(self) -> dict[Stack, float]:
-        """Return reconstructed call stacks with the instructions of their innermost functions.
+        """Reconstruct the call stacks of the run.
 
         Callgrind counts calls between pairs of functions, not whole stacks. The reconstruction
         assumes that a function divides its instructions among its callees in the same proportions
         for every caller. The instructions of a recursive call count for the outermost call of the
         function.
+
+        Returns:
+            Call stack, outermost function first -> instructions of its innermost function, without
+            callees.
         """
         called = {callee for caller in self.calls for callee in self.calls[caller]}
         # A process or a thread begins with a function without callers.
@@ -122,8 +126,8 @@ class CallGraph:
 
         Args:
             stacks: Stack -> instructions. The result is added to this mapping.
-            stack: The stack.
-            weight: Instructions of its innermost function, including callees.
+            stack: The stack, outermost function first.
+            weight: Instructions of its innermost function in this stack, including callees.
             total: Instructions of the whole run.
         """
         name = stack[-1]
@@ -141,9 +145,9 @@ class CallGraph:
 
 
 def _full_name(text: str, names: dict[str, str]) -> str:
-    """Return a name of callgrind's output, which may be abbreviated.
+    """Return the full form of a name in an output file of callgrind.
 
-    The first occurrence is `(12) name`, and later occurrences are only `(12)`.
+    Callgrind writes `(12) name` at the first occurrence, and only `(12)` at later ones.
 
     Args:
         text: The name as written in the file.
@@ -156,7 +160,15 @@ def _full_name(text: str, names: dict[str, str]) -> str:
 
 
 def _function_name(text: str, names: dict[str, str], file: str) -> str:
-    """Return the name of a function; for a bare address, add the name of its library or program."""
+    """Return the full name of a function in an output file of callgrind.
+
+    If the name is only an address, the name of the function's library or program is added.
+
+    Args:
+        text: The name as written in the file, which may be abbreviated (`_full_name`).
+        names: Abbreviation -> name. A new name is added to this mapping.
+        file: Path of the library or program that contains the function.
+    """
     name = _full_name(text, names)
     if name.startswith("0x"):
         return f"{name} in {Path(file).name}"
@@ -172,9 +184,9 @@ def profile_command(
     other program counts instructions, with reconstructed stacks.
 
     Args:
-        command: The command.
+        command: The command, and the folder in which it runs.
         protocol: Timeout of a run, and exit codes that count as success.
-        guard: Starts the process.
+        guard: Starts the process, and kills it if this process ends.
 
     Returns:
         The profile; None if the command failed under the profiler.

@@ -27,7 +27,14 @@ _TEXT_COLUMNS = ("point", "side")
 def write_files(
     options: Namespace, document: Mapping[str, Any], results: Sequence[PairedResult]
 ) -> None:
-    """Write the document to the file of --json, and the table of rounds to the file of --csv."""
+    """Write the files that the options --json and --csv name.
+
+    Args:
+        options: The options of the command line. `json` and `csv` are paths, or None to write no
+            such file.
+        document: Content of the JSON file.
+        results: The results of which the CSV file lists every round.
+    """
     if options.json:
         write_json(options.json, document)
     if options.csv:
@@ -42,12 +49,12 @@ def print_results(
     closing: Sequence[str],
     detail: int = 1,
 ) -> None:
-    """Print verdicts, a table of the measurements of each side, and closing lines.
+    """Print the verdicts of a comparison, a table of the measurements, and closing lines.
 
     Args:
-        results: The results for the tables.
-        sentences: The verdicts as sentences.
-        closing: Lines below the tables.
+        results: The result of each compared configuration, for the tables.
+        sentences: The verdicts as sentences, printed above the tables.
+        closing: Lines to print below the tables.
         detail: 0 prints only the sentences, 1 also the table and the closing lines, and 2 also a
             table of all rounds.
     """
@@ -67,7 +74,14 @@ def print_results(
 
 
 def summary_table(results: Sequence[PairedResult]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of a table with one row per measured point and side."""
+    """Return the headings and rows of a table of the measurements of a comparison.
+
+    Each configuration has one row per side, that is, per compared setting. A side without
+    successful measurements has no row.
+
+    Args:
+        results: The result of each compared configuration; at least one.
+    """
     rows = [
         [result.name, *side_cells(result, side)]
         for result in results
@@ -81,7 +95,7 @@ def side_headings(unit: str) -> list[str]:
     """Return the headings of the cells that `side_cells` returns.
 
     Args:
-        unit: Unit of the measurements (`PairedResult.unit`).
+        unit: Unit of the measurements: `seconds`, `metric` or `examples_per_second`.
     """
     return [
         "side",
@@ -93,7 +107,12 @@ def side_headings(unit: str) -> list[str]:
 
 
 def side_cells(result: PairedResult, side: int) -> list[str]:
-    """Return label, median, range, processor time and number of runs of a side, as text."""
+    """Return label, median, range, processor time and number of runs of a side, as text.
+
+    Args:
+        result: A comparison of two settings, commands or functions, which are called sides.
+        side: 0 for the first side, 1 for the second.
+    """
     formats: dict[str, Callable[[float], str]] = {
         "seconds": in_seconds,
         "examples_per_second": rounded,
@@ -114,9 +133,11 @@ def side_cells(result: PairedResult, side: int) -> list[str]:
 def closing_lines(result: PairedResult, *, is_null: bool = False) -> list[str]:
     """Return lines with the duration of a comparison and the difference that it could detect.
 
-    For a null comparison (of one side with itself), the lines also report the differences that
-    comparisons of several durations could detect, the rate of false alarms, and the setting of this
-    host that harms measurements most.
+    Args:
+        result: A completed comparison.
+        is_null: Whether the comparison compared a setting or command with itself. The lines then
+            also report the differences that comparisons of several durations could detect, the
+            rate of false alarms, and the setting of this host that harms measurements most.
     """
     duration = f"{counted(result.rounds, 'round')} in {in_seconds(result.seconds)}"
     found = result.estimate

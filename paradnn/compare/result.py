@@ -1,4 +1,7 @@
-"""The result of an interleaved comparison of two sides, and its formatting as a sentence."""
+"""The result of an interleaved comparison of two sides, and its formatting as a sentence.
+
+A side is one of the two compared settings, commands or functions.
+"""
 
 import math
 import statistics
@@ -20,21 +23,22 @@ _EXACT_DIGITS = 4
 
 @dataclass
 class PairedResult:
-    """The rounds of two sides so far, with the estimate and the verdict.
+    """Measurements of two compared settings, commands or functions, with estimate and verdict.
 
-    `str(result)` is one sentence.
+    The two are called sides. A round measures both sides once. `str(result)` is one sentence.
 
     Attributes:
-        labels: Names of the sides.
+        labels: Names of the first and the second side.
         rule: Stopping rule of the comparison. It includes the largest difference that does not
             matter.
-        name: Name of the compared point; empty if there is only one point.
+        name: Name of the compared configuration; empty if there is only one.
         unit: Unit of `measured`: `seconds`, `metric` or `examples_per_second`.
-        logs: Logarithms of the first side's speed over the second's, one per round in which both
-            sides were measured.
+        logs: Natural logarithm of the first side's speed divided by the second's, for each round in
+            which both sides were measured.
         numbers: Number of each of these rounds, counted over all rounds.
         measured: Measurements of both sides in each of these rounds, in `unit`.
-        problem: Why the comparison is undecided whatever its rounds show; None without a problem.
+        problem: Why the comparison is undecided regardless of its rounds, such as a side that
+            fails; None without a problem.
         seconds: Duration of the comparison.
         last: Whether the comparison ended because time or rounds were used up.
     """
@@ -54,9 +58,9 @@ class PairedResult:
         """Add a round in which both sides were measured.
 
         Args:
-            number: Number of the round.
-            log_ratio: Logarithm of the first side's speed over the second's.
-            measured: Measurements of both sides, in `unit`.
+            number: Number of the round, counted over all rounds.
+            log_ratio: Natural logarithm of the first side's speed divided by the second's.
+            measured: Measurements of the first and the second side, in `unit`.
         """
         self.numbers.append(number)
         self.logs.append(log_ratio)
@@ -64,7 +68,7 @@ class PairedResult:
 
     @property
     def estimate(self) -> SpeedEstimate | None:
-        """The ratio of speeds with its interval; None for fewer than `MIN_ROUNDS` rounds."""
+        """The ratio of speeds with its 95% interval; None for fewer than `MIN_ROUNDS` rounds."""
         if len(self.logs) >= MIN_ROUNDS:
             return estimate(self.logs, self.rule.misses, last=self.last)
         return None
@@ -101,15 +105,22 @@ class PairedResult:
         return found.high if found else None
 
     def values(self, side: int) -> list[float]:
-        """Return the measurements of a side, in `unit`."""
+        """Return the measurements of the first side (`side` 0) or of the second side (1).
+
+        Their unit is the attribute `unit`.
+        """
         return [pair[side] for pair in self.measured]
 
     def cpu_seconds(self, side: int) -> list[float]:
-        """Return the processor times of a side's runs in seconds; empty if unknown."""
+        """Return the processor times of the runs of a side, in seconds; empty if unknown.
+
+        Args:
+            side: 0 for the first side, 1 for the second.
+        """
         return []
 
     def answer(self) -> dict[str, Any]:
-        """Return the first keys of --json: ratio of speeds, 95% interval, verdict, and more."""
+        """Return the first part of the JSON document: ratio, 95% interval, verdict, and more."""
         names = ("ratio", "low", "high", "verdict", "rounds", "seconds", "problem")
         return {name: getattr(self, name) for name in names}
 
@@ -122,7 +133,9 @@ class PairedResult:
         return self._too_few_rounds()
 
     def _successful_rounds(self) -> str:
-        """Return the result of the rounds in which both sides succeeded, as a second sentence.
+        """Return the result of the rounds in which both sides succeeded.
+
+        It is a second sentence, to append to a sentence about failures.
 
         Returns:
             The sentence with a leading period; empty if there was no such round.
@@ -161,10 +174,13 @@ class PairedResult:
 
 
 def round_table(results: Sequence[PairedResult]) -> dict[str, Any]:
-    """Return a table with one row per point and round: measurements of both sides, and ratio.
+    """Return a table of all rounds, with the measurements of both sides and their ratio.
+
+    Args:
+        results: The result of each compared configuration; at least one.
 
     Returns:
-        The table as `{"columns": names, "data": rows}`.
+        The table as `{"columns": names, "data": rows}`, with one row per configuration and round.
     """
     first, second = results[0].labels
     unit = results[0].unit
@@ -183,9 +199,9 @@ def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> st
     """Format an estimate as a sentence, which names the faster side first.
 
     Args:
-        found: The estimated speed of the first side over the second.
-        labels: The names of both sides.
-        margin: Largest difference that does not matter, as a share.
+        found: Estimated ratio of the first side's speed to the second side's.
+        labels: Names of the first and the second side.
+        margin: Largest difference that does not matter, as a share (0.02: 2%).
     """
     first, second = labels
     verdict = found.verdict(margin)
@@ -216,9 +232,9 @@ def format_interval(found: SpeedEstimate) -> str:
 
 
 def _format_ratio(value: float, found: SpeedEstimate) -> str:
-    """Format a ratio with as many digits as its interval justifies, at least two significant ones.
+    """Format a ratio with the digits that its interval justifies, but at least two significant ones.
 
-    Digits are added until neither end of the interval is rounded to 1, unless it is exactly 1.
+    Digits are added until no end of the interval is rounded to 1, unless the end is exactly 1.
 
     Args:
         value: The ratio, or an end of its interval.

@@ -1,8 +1,9 @@
 """Inference from paired rounds of two sides: ratio, interval, verdict, and when to stop.
 
-Each round measures both sides, one right after the other, and yields one value: the logarithm of
-their ratio. Influences that affect both sides cancel in the ratio: the session, a drift, the load
-of other tenants. The order within the rounds is random (`orders`). If the sides are equal, a value
+A side is one of two compared settings, commands or functions. Each round measures both sides, one
+right after the other, and yields one value: the logarithm of the ratio of their speeds. Influences
+that affect both sides cancel in the ratio: the session, a drift, the load of other tenants. The
+order within the rounds is random (`orders`). If the sides are equal, a value
 and its negative are therefore equally likely, even if the state of the machine correlates in time.
 The interval is valid whenever a comparison stops.
 """
@@ -28,10 +29,12 @@ COMMAND_ROUNDS = 640
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """Estimated speed of the first side relative to the second side.
+    """Estimated ratio of the speeds of two compared commands or settings.
+
+    The two are called the first and the second side. A round measures both once.
 
     Attributes:
-        mean: Logarithm of the ratio of speeds.
+        mean: Natural logarithm of the first side's speed divided by the second side's.
         half: Half width of the 95% interval of `mean`.
         rounds: Number of rounds.
         quantile: `half` divided by the standard error of `mean`.
@@ -53,7 +56,7 @@ class SpeedEstimate:
 
     @property
     def ratio(self) -> float:
-        """Geometric mean of the rounds' ratios, with clipped outliers."""
+        """First side's speed divided by the second's: geometric mean over rounds, outliers clipped."""
         return math.exp(self.mean)
 
     @property
@@ -71,10 +74,10 @@ class SpeedEstimate:
         return replace(self, mean=-self.mean)
 
     def verdict(self, margin: float) -> Verdict:
-        """Return the verdict on the first side.
+        """Return whether the first side is faster, slower, equal, or undecided.
 
-        If the interval lies within the margin, the sides are equal, even if the interval excludes
-        1.
+        If the interval of the ratio lies within the margin around 1, the verdict is "equal", even
+        if the interval excludes 1.
 
         Args:
             margin: Largest difference that does not matter, as a share (0.02: 2%).
@@ -88,7 +91,7 @@ class SpeedEstimate:
         return Verdict.UNDECIDED
 
     def rounds_needed(self, margin: float) -> int:
-        """Return the estimated total number of rounds, including past rounds, until a verdict.
+        """Estimate the total number of rounds, including past rounds, that a verdict needs.
 
         The estimate assumes that the estimated ratio is the true ratio, and that the half width of
         the interval falls with the square root of the number of rounds.
@@ -103,12 +106,12 @@ class SpeedEstimate:
 
 @dataclass(frozen=True)
 class Rule:
-    """Stopping rule of a comparison.
+    """Stopping rule of a comparison that measures two sides in rounds.
 
     Attributes:
-        within: Largest half width of the interval, as a share of the ratio (0.02: 2%), at which the
-            comparison may stop.
-        margin: Largest difference that does not matter, as a share.
+        within: Largest half width of the 95% interval, as a share of the ratio (0.02: 2%), at which
+            the comparison may stop.
+        margin: Largest difference in speed that does not matter, as a share (0.02: 2%).
         least: Minimum number of rounds.
         most: Maximum number of rounds.
         misses: Permitted probability that the interval misses the true ratio.
@@ -125,6 +128,9 @@ class Rule:
 
         The estimate must yield a verdict other than undecided. Its half width must be at most
         `within`, or at most a tenth of the estimated log ratio.
+
+        Args:
+            found: The estimate after the rounds so far.
         """
         is_precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
         return is_precise and found.verdict(self.margin) is not Verdict.UNDECIDED
@@ -187,7 +193,12 @@ def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
 
 
 def _replay(logs: Sequence[float], rule: Rule) -> SpeedEstimate:
-    """Return the estimate with which a comparison with these rounds would have stopped."""
+    """Return the estimate with which a comparison would have stopped.
+
+    Args:
+        logs: Logarithm of the ratio of speeds in each round, in the order of measurement.
+        rule: Stopping rule of the comparison.
+    """
     for rounds in range(MIN_ROUNDS, len(logs)):
         if rule.looks(rounds):
             result = estimate(logs[:rounds], rule.misses)
@@ -197,10 +208,11 @@ def _replay(logs: Sequence[float], rule: Rule) -> SpeedEstimate:
 
 
 def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the value of a round: a trimmed mean of the log ratios of its pairs of blocks.
+    """Return a trimmed mean of the log ratios of the times of two sides.
 
-    A ratio is the time of the second side divided by the time of the first side. The mean omits the
-    largest fifth and the smallest fifth of the ratios.
+    A block is a number of steps or calls that are timed together. Blocks of the two sides
+    alternate, which forms pairs. A ratio is the time of the second side divided by the time of the
+    first side. The mean omits the largest fifth and the smallest fifth of the ratios.
 
     Args:
         pairs: For each pair of blocks, the times of the first and of the second side in seconds.
@@ -226,6 +238,9 @@ def clipping_limit(rounds: int) -> float:
 
     A scaled MAD is a median absolute deviation times 1.4826. The distance is 4.3 for 10 rounds, 3.2
     for 40 rounds, and infinite for fewer than `MIN_ROUNDS_TO_CLIP` rounds.
+
+    Args:
+        rounds: Number of rounds of the comparison.
     """
     if rounds < MIN_ROUNDS_TO_CLIP:
         return math.inf

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """The verdict on A, the first side, in comparison with B, the second side."""
+    """Whether A, the first of two compared settings, is faster or slower than B, or equal to B."""
 
     FASTER = "faster"
     SLOWER = "slower"
