@@ -1,1 +1,1 @@
-"""Races between settings: find the best settings for a model on this machine."""
+"""Races: measure combinations of settings in turn, until the best one for a model is known."""

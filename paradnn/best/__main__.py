@@ -38,7 +38,7 @@ _MS_PER_UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @program
 def main() -> int:
-    """Run a race between the candidates of the command line.
+    """Find the best of the combinations of settings that the command line gives.
 
     Returns:
         The exit code: 0 if the race is decided, 1 if it is undecided or had a problem, 2 for wrong
@@ -61,7 +61,17 @@ def main() -> int:
 def _race(
     options: argparse.Namespace, settings: Settings, points: Sequence[Point], info: SweepInfo
 ) -> int:
-    """Measure and record the candidates, report the answer, and return the exit code."""
+    """Measure and record the candidates, and report the best one.
+
+    Args:
+        options: The options of the command line.
+        settings: The settings of the session.
+        points: The valid candidates. A candidate is one combination of settings.
+        info: The sweep in which the measurements are recorded, with its invalid candidates.
+
+    Returns:
+        The exit code of `main`.
+    """
     from paradnn.best.objective import objective_of
     from paradnn.best.race import Race
     from paradnn.best.report import RaceAnswer, epoch_examples
@@ -99,7 +109,16 @@ def _race(
 
 
 def _report(answer: RaceAnswer, summary: Summary, options: argparse.Namespace) -> int:
-    """Write and print the answer of a race, and return the exit code."""
+    """Write and print the answer of a race.
+
+    Args:
+        answer: The best candidate, and how certain it is.
+        summary: Counts, duration and place of the recorded measurements.
+        options: The options of the command line.
+
+    Returns:
+        The exit code of `main`.
+    """
     from paradnn.best.report import print_answer
     from paradnn.store.files import write_json
 
@@ -131,6 +150,11 @@ def _candidates(
     options: argparse.Namespace, points: Sequence[Point], info: SweepInfo
 ) -> list[Candidate]:
     """Return the distinct candidates, including invalid candidates.
+
+    Args:
+        options: The options of the command line.
+        points: The valid combinations of settings, of which some may be equal.
+        info: The sweep, with the invalid combinations.
 
     Raises:
         ConfigError: If there is only one candidate, there are too many, or a value is invalid in
@@ -177,7 +201,7 @@ def _candidates(
 
 
 def _limits(options: argparse.Namespace, points: Sequence[Point]) -> WinnerLimits:
-    """Read --memory and --p99.
+    """Return the limits that --memory and --p99 set.
 
     Raises:
         ConfigError: If a limit is invalid, or the candidates do not measure the limited metric.
@@ -225,7 +249,10 @@ def _with_memory_limit(point: Point, limit: int) -> Point:
 def _with_price(
     options: argparse.Namespace, settings: Settings, points: Sequence[Point]
 ) -> tuple[Settings, Sequence[Point]]:
-    """Apply --price, and check that --for cost has a price.
+    """Apply --price, and check that `--for cost` has a price.
+
+    Returns:
+        The settings and the points with the given price.
 
     Raises:
         ConfigError: If the price is invalid, or `--for cost` has no price.

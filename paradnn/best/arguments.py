@@ -30,7 +30,7 @@ MINUTES = 10.0
 #: Default of --margin.
 MARGIN = 0.05
 _GOALS = ("throughput", "latency", "memory", "cost")
-#: Keys that a user cannot set in a race -> the reason or the remedy.
+#: Keys that a user cannot set in a race -> the reason or the remedy in the error message.
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "measure.relative_interval", "resume", "retry"),
@@ -46,14 +46,17 @@ _RESERVED_KEYS = {
 
 
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse and check a command line.
+    """Parse and check the command line of `paradnn best`.
+
+    Args:
+        arguments: The words of the command line, without the name of the program.
 
     Returns:
         The options. `overrides` is a list of single overrides, including the default protocol;
         `axes` is a list of the keys with several values.
 
     Raises:
-        ParadnnError: If the command line is wrong.
+        ParadnnError: If the command line is invalid.
         SystemExit: After --help.
     """
     options = make_parser().parse_intermixed_args(list(arguments))
@@ -78,7 +81,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `paradnn best`."""
     parser = Parser(
         "paradnn best",
         __doc__,

@@ -1,4 +1,4 @@
-"""The objective of a race, and the limits that its winner must not exceed."""
+"""The objective of a race between settings, and the limits that the winner must not exceed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class WinnerLimits:
-    """Limits that the winner must not exceed.
+    """Limits of memory and latency that the winner of a race must not exceed.
 
     Attributes:
         memory_bytes: Largest peak memory in bytes; None for no limit.
@@ -68,14 +68,17 @@ class WinnerLimits:
     p99_ms: float | None = None
 
     def violation(self, rows: Sequence[RecordedPoint]) -> str | None:
-        """Return which limit a candidate exceeds, with value and limit; None if it exceeds none.
+        """Return which limit a combination of settings exceeds, as text.
 
-        A single process may exceed the latency limit by chance, so the lower end of its confidence
-        interval is compared with the limit. For several processes, their geometric mean is
-        compared.
+        A single measurement may exceed the latency limit by chance. The lower end of its confidence
+        interval is therefore compared with the limit. For several measurements, their geometric
+        mean is compared.
 
         Args:
-            rows: The successful measurements of the candidate.
+            rows: The successful measurements of the combination, one per process.
+
+        Returns:
+            A text with the value and the limit; None if no limit is exceeded.
         """
         if self.memory_bytes is not None:
             peak = max(row.metrics.get(_MEMORY, 0.0) for row in rows)
@@ -96,9 +99,12 @@ class WinnerLimits:
         return f"has p99 {rounded(typical)} ms, the limit is {rounded(self.p99_ms)} ms"
 
     def _unknown_p99(self, rows: Sequence[RecordedPoint]) -> str:
-        """Return why a candidate without a 99th percentile is excluded.
+        """Return why a candidate without a 99th percentile of latency is excluded.
 
         A 50th or 90th percentile above the limit proves that the 99th percentile exceeds it.
+
+        Args:
+            rows: The successful measurements of the candidate.
         """
         assert self.p99_ms is not None
         for share in (50, 90):
@@ -114,10 +120,10 @@ class WinnerLimits:
 
 @dataclass(frozen=True)
 class Objective:
-    """The quantity by which candidates are compared.
+    """The quantity by which a race compares combinations of settings.
 
     Attributes:
-        goal: A key of `GOALS`.
+        goal: `throughput`, `latency`, `memory` or `cost`.
         names: Metrics that measure the goal; the first metric that a run has is used.
     """
 
@@ -130,38 +136,44 @@ class Objective:
         return GOALS[self.goal].predicate
 
     def describe_rival(self, rival: str, ratio: str) -> str:
-        """Return the text after the winner's score: how far it is ahead of its closest rival.
+        """Return the part of a sentence that says how far the winner is ahead of its closest rival.
 
         Args:
-            rival: The settings of the rival.
-            ratio: The lead of the winner as text.
+            rival: The settings of the rival, as text.
+            ratio: The winner's score divided by the rival's, as text.
         """
         return GOALS[self.goal].rival.format(rival=rival, ratio=ratio)
 
     def metric_name(self, row: RecordedPoint) -> str | None:
-        """Return the first metric of the objective that a run has; None if it has none."""
+        """Return the first metric of `names` with a positive value in a run; None if absent."""
         return next((name for name in self.names if row.metrics.get(name, 0.0) > 0.0), None)
 
     def log_score(self, row: RecordedPoint) -> float | None:
-        """Return the logarithm of a run's score (larger is better); None if it has no score."""
+        """Return the natural logarithm of a run's score, where a larger score is better.
+
+        The score is the value of the run's metric, or its reciprocal if smaller values are better.
+
+        Returns:
+            The logarithm; None if the run has no metric of the objective.
+        """
         name = self.metric_name(row)
         if name is None:
             return None
         return _sign(name) * math.log(row.metrics[name])
 
     def missing_score(self, row: RecordedPoint) -> str:
-        """Return why a run has no score."""
+        """Return a text that says why a run has no score: no price, or no suitable metric."""
         if self.names[0].startswith("cost_per_million") and "device" in row.tags:
             return f"{row.tags['device']} has no price: add it to the table, or use --price 1.5"
         return f"its runs have no metric {' or '.join(self.names)}"
 
 
 def objective_of(goal: str, points: Sequence[Point]) -> Objective:
-    """Return the objective of a race.
+    """Return the objective of a race between settings.
 
     Args:
-        goal: A key of `GOALS`.
-        points: The candidates, whose kind of work determines the metrics.
+        goal: `throughput`, `latency`, `memory` or `cost`.
+        points: The combinations of settings to compare. Their kind of work determines the metrics.
 
     Raises:
         ConfigError: If the candidates do different kinds of work, which have no common metric.
@@ -188,12 +200,12 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
 
 
 def format_value(name: str, value: float, currency: str = "") -> str:
-    """Return a value of a metric with its unit.
+    """Return a value of a metric with its unit, as text.
 
     Args:
-        name: The metric.
-        value: The value.
-        currency: Currency of a cost; empty if unknown.
+        name: Name of the metric.
+        value: The value, in the unit in which the metric is recorded.
+        currency: Currency of a cost, such as "USD"; empty if unknown.
     """
     if name in _UNITS:
         return f"{rounded(value)}{_UNITS[name]}"
@@ -205,14 +217,19 @@ def format_value(name: str, value: float, currency: str = "") -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes as text in GiB."""
+    """Return a number of bytes as text in GiB, such as `1.50 GiB`."""
     return f"{count / 2**30:.2f} GiB"
 
 
 def as_value(name: str, score: float) -> float:
     """Convert a score to the value of a metric, or a value to its score.
 
-    The score is the value itself if a larger value is better, else its reciprocal.
+    The score is the value itself if a larger value is better, else its reciprocal. The same
+    function therefore converts in both directions.
+
+    Args:
+        name: Name of the metric.
+        score: The score or the value; not 0.
     """
     return score ** _sign(name)
 
@@ -239,6 +256,9 @@ def is_larger_better(name: str) -> bool:
     """Return whether a larger value of a metric is better.
 
     `METRICS` states no direction for a scheduled rate. A larger scheduled rate is better.
+
+    Args:
+        name: Name of a metric that an objective uses.
     """
     return name in _UNITS or METRICS[name].better == "higher"
 

@@ -1,4 +1,4 @@
-"""A race of candidates: the choice of the next measurement, and the current result."""
+"""A race between combinations of settings: the choice of the next measurement, and the result."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from paradnn.statistics.elimination import EliminationRule, Observation, RaceSta
 
 @dataclass
 class Candidate:
-    """One combination of settings.
+    """One combination of settings in a race, with its measurements.
 
     Attributes:
         label: The settings, in the syntax of the command line.
-        point: The point to measure; None if the combination is invalid.
-        outcome: "ok", or the outcome that excludes the candidate.
+        point: The configuration to measure; None if the combination is invalid.
+        outcome: "ok", or the outcome that excludes the candidate, such as "invalid", "oom_host" or
+            "over limit".
         problem: Why the candidate is excluded; empty if it may win.
         rows: Successful measurements of the candidate.
-        seconds: Duration of each measurement, including failed measurements.
+        seconds: Duration of each measurement in seconds, including failed measurements.
     """
 
     label: str
@@ -38,24 +39,31 @@ class Candidate:
     seconds: list[float] = field(default_factory=list)
 
     def exclude(self, outcome: str, problem: str) -> None:
-        """Exclude the candidate from the race."""
+        """Exclude the candidate from the race.
+
+        Args:
+            outcome: Short reason, such as "invalid", or the outcome of the failed measurement.
+            problem: The reason as text.
+        """
         self.outcome = outcome
         self.problem = problem
 
 
 class Race(SweepDesign):
-    """Measures all candidates once, then the contenders of each round, until one has won.
+    """Sweep design that measures combinations of settings in rounds, until one of them has won.
 
-    Every batch is a single measurement, so an interruption loses at most that measurement.
+    The combinations are called candidates. The first round measures all of them. Each further round
+    measures the contenders, that is, the candidates that may still be the best. Every batch is a
+    single measurement, so an interruption loses at most that measurement.
 
     Args:
         name: Identifier of the sweep, which also seeds the random order of each round.
         candidates: The candidates; those with a `problem` are not measured.
-        objective: The quantity that is compared.
+        objective: The quantity by which the candidates are compared.
         limits: Limits that the winner must not exceed.
-        rule: Stopping rule.
+        rule: Decides which candidates can no longer win, and when the race ends.
         seconds: Time limit in seconds.
-        clock: Function that returns the time in seconds.
+        clock: Returns the time in seconds, from any origin.
     """
 
     resumes = False  # every round is measured
@@ -94,12 +102,12 @@ class Race(SweepDesign):
 
     @property
     def left(self) -> int:
-        """Number of measurements left in this round, including the current one."""
+        """Number of measurements left in the current round, including the current one."""
         return len(self._queue) + 1
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the time limit."""
+        """Seconds until the time limit of the race; negative after it."""
         return self._limit - self._elapsed()
 
     @property
@@ -117,11 +125,15 @@ class Race(SweepDesign):
 
     @property
     def processes(self) -> int:
-        """Number of successful measurements."""
+        """Number of successful measurements, each of which ran in a separate process."""
         return len(self._observations)
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """Return the next measurement; empty if the race has ended."""
+        """Return the next measurement; an empty list if the race has ended.
+
+        Args:
+            rows: The result of the previous measurement; empty at the start.
+        """
         if self._begin is None:
             self._begin = self._clock()
         for row in rows:
@@ -140,7 +152,7 @@ class Race(SweepDesign):
         return [self._visit(self._current)]
 
     def state(self) -> RaceState | None:
-        """Return the estimates so far; None if no measured candidate may win."""
+        """Return the estimated scores so far; None if no measured candidate may win."""
         eligible = frozenset(
             index for index, each in enumerate(self.candidates) if not each.problem and each.rows
         )
@@ -160,12 +172,13 @@ class Race(SweepDesign):
         return state is not None and state.is_decided()
 
     def seconds_needed(self) -> float | None:
-        """Return the estimated remaining seconds until the race is decided.
+        """Estimate the remaining seconds until the race is decided.
 
-        Returns None if the race is already decided, or if no measured candidate may win.
+        The estimate assumes that every further round measures all current contenders, that is, all
+        candidates that may still be the best (`RaceState.rounds_needed`).
 
-        The estimate assumes that every further round measures all current contenders
-        (`RaceState.rounds_needed`).
+        Returns:
+            The seconds; None if the race is already decided, or if no measured candidate may win.
         """
         state = self.state()
         if state is None or self.is_decided():
@@ -177,9 +190,10 @@ class Race(SweepDesign):
         return rounds * round_seconds + unmeasured * self._typical_seconds()
 
     def minutes_needed(self) -> float | None:
-        """Return the estimated minutes of the whole race until it is decided.
+        """Estimate the minutes of the whole race, from its start until it is decided.
 
-        Returns None if the race is already decided, or if no measured candidate may win.
+        Returns:
+            The minutes; None if the race is already decided, or if no measured candidate may win.
         """
         seconds = self.seconds_needed()
         if seconds is None:
@@ -188,14 +202,18 @@ class Race(SweepDesign):
         return (measured + seconds) / 60
 
     def conclusion(self) -> DesignResult:
-        """Return the answer for the parent run."""
+        """Return the answer of the race, to be recorded in the parent run of the sweep."""
         return self.conclude()
 
     def _elapsed(self) -> float:
         return 0.0 if self._begin is None else self._clock() - self._begin
 
     def _next_round(self) -> list[int]:
-        """Return the candidates of the next round in random order; empty if the race is over."""
+        """Begin the next round, unless the race is over.
+
+        Returns:
+            The indices of the candidates to measure, in random order; empty if the race is over.
+        """
         if self._round == 0:
             chosen = [index for index, each in enumerate(self.candidates) if not each.problem]
         else:
@@ -210,7 +228,10 @@ class Race(SweepDesign):
     def _is_too_late(self, index: int) -> bool:
         """Return whether a measurement is expected to end after the time limit.
 
-        The first measurement of a race always begins.
+        The first measurement of a race is never too late.
+
+        Args:
+            index: Index of the candidate to measure.
         """
         seconds = self.candidates[index].seconds
         if seconds:
@@ -220,7 +241,7 @@ class Race(SweepDesign):
         return expected > 0 and self._elapsed() + expected > self._limit
 
     def _typical_seconds(self) -> float:
-        """Return the median duration of the measurements so far; 0 before the first."""
+        """Return the median duration of all measurements so far in seconds; 0 without any."""
         seconds = [value for each in self.candidates for value in each.seconds]
         return statistics.median(seconds) if seconds else 0.0
 
@@ -233,7 +254,7 @@ class Race(SweepDesign):
         return DesignPoint(point, {"race": self._name, "candidate": candidate.label})
 
     def _collect(self, row: RecordedPoint) -> None:
-        """Add the measurement that has just ended to its candidate, or exclude the candidate."""
+        """Add the result of the current measurement to its candidate, or exclude the candidate."""
         assert self._current is not None
         candidate = self.candidates[self._current]
         candidate.seconds.append(self._clock() - self._visit_begin)
@@ -255,11 +276,13 @@ class Race(SweepDesign):
 def axis_values(
     configs: Sequence[Mapping[str, Any]], typed_keys: Sequence[str]
 ) -> list[dict[str, str]]:
-    """Return, for each candidate, its values of the typed axes that differ between candidates.
+    """Return the settings by which candidates differ, as key -> value for each candidate.
+
+    A candidate is one combination of settings. Only keys that the user typed are returned.
 
     Args:
         configs: The settings of each candidate as nested mappings of plain values.
-        typed_keys: Keys of the axes in the order in which the user typed them.
+        typed_keys: Keys with several values, in the order in which the user typed them.
     """
     params = [as_params(config) for config in configs]
     rows = [{key: _value(row, key) for key in typed_keys} for row in params]
@@ -270,13 +293,14 @@ def axis_values(
 def label_candidates(
     axes: Sequence[Mapping[str, str]], points: Sequence[Point | None]
 ) -> list[str]:
-    """Return distinct names of candidates: their settings, in the syntax of the command line.
+    """Return distinct names of candidates, such as `compile=xla batch_size=64`.
 
-    A preset varies keys that the user did not type. Its candidates get the names of their runs.
+    A candidate is one combination of settings. Candidates of a preset, a stored sweep, may differ
+    in keys that the user did not type. They get the names of their runs.
 
     Args:
-        axes: The result of `axis_values`.
-        points: The point of each candidate; None for an invalid candidate.
+        axes: For each candidate, the keys and values by which it differs (`axis_values`).
+        points: The configuration of each candidate; None for an invalid candidate.
     """
     labels = [" ".join(f"{key}={value}" for key, value in row.items()) for row in axes]
     if len(set(labels)) == len(labels):
@@ -296,17 +320,22 @@ def is_combination_invalid(index: int, axes: Sequence[Mapping[str, str]], valid:
     invalid in every combination, for example because it is misspelled.
 
     Args:
-        index: Index of the invalid candidate.
-        axes: The result of `axis_values`, with the valid candidates first.
+        index: Index of the invalid candidate in `axes`.
+        axes: For each candidate, the keys and values by which it differs (`axis_values`), with the
+            valid candidates first.
         valid: Number of valid candidates.
     """
     return all(any(row[key] == value for row in axes[:valid]) for key, value in axes[index].items())
 
 
 def _value(params: Mapping[str, str], key: str) -> str:
-    """Return the value of a typed key as text; for a group, the name of the chosen option.
+    """Return the value of a key as text; for a group such as `model`, the chosen option's name.
 
     An integer that was read as a float loses its ".0".
+
+    Args:
+        params: Flattened settings of a candidate: dotted key -> value.
+        key: A key that the user typed.
     """
     text = params.get(f"{key}.name", params.get(key, ""))
     return text.removesuffix(".0")

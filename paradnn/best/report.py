@@ -35,10 +35,12 @@ _DROPPED_COLUMNS = ("processes", "p99", "epoch", "step time", "memory")
 
 @dataclass(frozen=True)
 class RaceAnswer:
-    """Result of a race.
+    """The result of a race between combinations of settings, and its formatting.
+
+    The combinations are called candidates.
 
     Attributes:
-        race: The race.
+        race: The race, which may be undecided or interrupted.
         epoch: Examples per epoch; None if unknown.
         currency: Currency of the costs; empty if unknown.
     """
@@ -60,7 +62,11 @@ class RaceAnswer:
         return sum(bool(each.rows) and not each.problem for each in self.race.candidates)
 
     def sentences(self) -> list[str]:
-        """Return the answer as sentences: winner or leader, close rivals, and confidence."""
+        """Return the answer as sentences.
+
+        They name the winner or the current leader, its close rivals, and the confidence. If the
+        race is undecided, the last sentence says why.
+        """
         state = self.race.state()
         if state is None:
             return [self._nothing_measured()]
@@ -97,7 +103,10 @@ class RaceAnswer:
         return lines
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows of the table of measured candidates, the best first."""
+        """Return the headings and rows of the table of measured candidates, the best first.
+
+        Excluded candidates have no row.
+        """
         state = self.race.state()
         if state is None:
             return [], []
@@ -128,7 +137,7 @@ class RaceAnswer:
         return headings, rows
 
     def exclusions(self) -> list[str]:
-        """Return one line per candidate that is excluded or was not measured."""
+        """Return one line per candidate that is excluded or was not measured, with the reason."""
         lines = [
             f"{each.label}: {each.outcome}: {each.problem}"
             for each in self.race.candidates
@@ -140,7 +149,10 @@ class RaceAnswer:
         return lines
 
     def document(self) -> dict[str, Any]:
-        """Return the content of `--json`, which is also an artifact of the parent run."""
+        """Return the content of the file of --json.
+
+        It is also recorded as an artifact of the sweep's parent run.
+        """
         state = self.race.state()
         document: dict[str, Any] = {
             "answer": " ".join(self.sentences()),
@@ -170,7 +182,10 @@ class RaceAnswer:
         return document
 
     def conclusion(self) -> DesignResult:
-        """Return the answer for the parent run: description, metrics, tag and document."""
+        """Return the answer for the parent run of the sweep.
+
+        It consists of a description, metrics, the tag `best`, and the content of --json.
+        """
         state = self.race.state()
         document = self.document()
         metrics = {
@@ -205,7 +220,7 @@ class RaceAnswer:
         return [state.leader, *rivals]
 
     def _value_interval(self, score: Interval) -> Interval:
-        """Return the interval of a metric from the interval of its score."""
+        """Convert the interval of a score to the interval of the metric's value."""
         ends = [as_value(self.race.metric, each) for each in score]
         return Interval(ends[0], min(ends[1:]), max(ends[1:]))
 
@@ -228,7 +243,7 @@ class RaceAnswer:
         return heading
 
     def _rival_text(self, state: RaceState, rival: int) -> str:
-        """Return a rival's label and the ratio of its value to the leader's value."""
+        """Return a rival's label and the ratio of its metric value to the leader's, as text."""
         ratio = state.lead(rival)
         if is_larger_better(self.race.metric):
             ratio = Interval(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
@@ -256,9 +271,9 @@ class RaceAnswer:
         return text
 
     def _extra_columns(self) -> list[str]:
-        """Return the headings of all columns for which a candidate has a metric.
+        """Return the headings of the table's columns of metrics, except the compared metric.
 
-        The compared metric has a separate column and is excluded.
+        A column is included if any candidate has one of its metrics.
         """
         known = {
             name for each in self.race.candidates if each.rows for name in mean_metrics(each.rows)
@@ -364,7 +379,7 @@ def _ratio(value: float) -> str:
 
 
 def _rounded_up(minutes: float) -> str:
-    """Return minutes as text, rounded up: to tenths below 10, else to whole minutes."""
+    """Return minutes as text, rounded up to tenths if below 10, else to whole minutes."""
     if minutes < 10:
         return f"{math.ceil(10 * minutes) / 10:g}"
     return str(math.ceil(minutes))
@@ -375,14 +390,14 @@ def _percent(share: float) -> str:
 
 
 def epoch_examples(points: Sequence[Point], given: int | None) -> int | None:
-    """Return the examples per epoch: the given number, or the size of the training set.
+    """Return the number of examples per epoch.
 
     Args:
-        points: The candidates.
-        given: The number from `--epoch`; None to use the training set.
+        points: The combinations of settings to compare.
+        given: The number that the user gave with --epoch; None to use the size of the training set.
 
     Returns:
-        The number; None if the size of the training set is unknown or differs between candidates.
+        The number; None if the size of the training set is unknown or differs between `points`.
     """
     if given:
         return given
@@ -392,7 +407,13 @@ def epoch_examples(points: Sequence[Point], given: int | None) -> int | None:
 
 
 def print_answer(answer: RaceAnswer, closing: Sequence[str], *, is_quiet: bool) -> None:
-    """Print the answer first, then the table, the excluded candidates and closing lines."""
+    """Print the answer of a race, then the table, the excluded candidates and closing lines.
+
+    Args:
+        answer: The answer.
+        closing: Lines to print at the end.
+        is_quiet: Whether to print only the first sentence of the answer.
+    """
     console = standard_output()
     sentences = answer.sentences()
     if is_quiet:
