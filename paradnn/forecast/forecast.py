@@ -58,19 +58,25 @@ _COSTS = (
 
 @dataclass(frozen=True)
 class Forecast:
-    """The predicted duration of a plan, as random draws.
+    """The predicted duration of a sweep, as random draws.
+
+    A point is one configuration of the sweep. An array of draws represents the uncertainty of a
+    predicted duration.
 
     Attributes:
-        status: The points of the plan and their status.
+        status: The points of the sweep and their status.
         where: Indices (m,) of the predicted points: all points to run, or a random sample.
         weight: Number of points to run per predicted point; 1 without sampling.
         seconds: Seconds (m, draws) of each predicted point.
         late: Number of points that are likely to time out.
-        phases: Phase -> its seconds (draws,), summed over all points to run.
-        start: Seconds (draws,) before the first point of a worker.
-        ceilings: Seconds (draws,) to measure the ceilings that the store does not contain.
-        runs: Number of past runs by family in the environments of the plan. The key "" counts runs
-            in other environments.
+        phases: Phase of a measurement, such as "compile" -> its seconds (draws,), summed over all
+            points to run.
+        start: Seconds (draws,) before the first point of a worker, the process that imports the
+            framework and measures points.
+        ceilings: Seconds (draws,) to measure the machine's peak FLOP/s and memory bandwidth, for
+            each environment whose peaks the store does not contain.
+        runs: Number of past runs by model family in the environments of the sweep. The key ""
+            counts runs in other environments.
         times_of: Function that predicts the times of the points with the given indices.
     """
 
@@ -86,9 +92,12 @@ class Forecast:
     times_of: Callable[[Sequence[int]], PointTimes]
 
     def wall(self, hosts: int) -> Array:
-        """Return the wall time (draws,) in seconds on a number of hosts.
+        """Return the wall time (draws,) in seconds of the sweep on several hosts.
 
-        Each host has one driver. All drivers take points from the same sweep, one at a time.
+        The points are divided among the hosts: an idle host takes the next point of the sweep.
+
+        Args:
+            hosts: Number of hosts.
         """
         workers = {self.status.workers[index] for index in self.where}
         start = len(workers) * self.start
@@ -98,12 +107,12 @@ class Forecast:
 
 
 def forecast(status: SweepStatus, settings: Settings, history: History) -> Forecast:
-    """Predict the duration of a sweep.
+    """Predict the duration of a sweep from past runs and from the costs of its models.
 
     Args:
-        status: The points of the sweep and their status.
-        settings: The settings of the session.
-        history: The runs of the store.
+        status: The points (configurations) of the sweep and their status.
+        settings: The settings of the session that would measure the sweep.
+        history: The past runs in the store.
     """
     where = np.flatnonzero(status.to_run)
     total = len(where)
@@ -125,9 +134,9 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         times = point_times(runs, points, draws, model.predict(points))
         # A point that is predicted to run out of memory is only scheduled and recorded.
         is_measured = (status.status[[*indices]] == "missing")[:, None]
-        brief = times.phases["schedule"] + times.phases["record"]
+        recording_seconds = times.phases["schedule"] + times.phases["record"]
         phases = {name: np.where(is_measured, values, 0.0) for name, values in times.phases.items()}
-        seconds = np.where(is_measured, times.seconds, brief)
+        seconds = np.where(is_measured, times.seconds, recording_seconds)
         return replace(
             times, phases=phases, seconds=seconds, timed_out=times.timed_out & is_measured
         )
@@ -156,16 +165,17 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
 
 
 def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
-    """Return the seconds (draws,) until all tasks are done on a number of hosts.
+    """Return the seconds (draws,) until several hosts have completed all tasks.
 
-    Each driver takes the next task as soon as it is idle. The result is at least the mean total
-    time per host, and at least the time of the longest task. It is at most 2 - 1/hosts times the
-    time of the optimal schedule (Graham 1966).
+    Each host takes the next task as soon as it is idle. The result is at least the mean total time
+    per host, and at least the time of the longest task. It is at most 2 - 1/hosts times the time of
+    the optimal schedule (Graham 1966).
 
     Args:
-        tasks: Seconds (tasks, draws) of each task.
-        hosts: Number of hosts, each with one driver.
-        start: Seconds before the first task of each driver: an array (draws,), or one number.
+        tasks: Seconds (tasks, draws) of each task, in the order in which hosts take the tasks. Each
+            column is one random draw.
+        hosts: Number of hosts.
+        start: Seconds before the first task of each host: an array (draws,), or one number.
     """
     needed = max(1, min(hosts, len(tasks)))
     every = np.arange(tasks.shape[1])
@@ -205,7 +215,7 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
 
 def _family_table(forecast: Forecast) -> Table:
-    """Return a table with the counts and expected time of each family, and of all families."""
+    """Return a table with the counts and expected time of each model family, and of all."""
     status = forecast.status
     families = np.array([point.model.name for point in status.points], dtype=str)
     rows = {name: families == name for name in dict.fromkeys(families.tolist())}
@@ -222,11 +232,13 @@ def _family_table(forecast: Forecast) -> Table:
 
 
 def _duration_lines(forecast: Forecast, single: Array) -> Iterator[str]:
-    """Yield lines with the expected time on one host, and the shares of its phases and ceilings.
+    """Yield lines with the expected time on one host, and the shares of its phases.
+
+    A further line contains the time to measure the peak FLOP/s and bandwidth, if it is needed.
 
     Args:
-        forecast: The forecast.
-        single: Seconds (draws,) on one host.
+        forecast: The forecast to print.
+        single: Wall time (draws,) of the sweep on one host, in seconds.
     """
     median, spread = _quantiles(single[None])
     yield f"On one host: {median} (95%: {spread})"
@@ -251,9 +263,9 @@ def _host_table(forecast: Forecast, single: Array, hosts: Sequence[int]) -> Tabl
     """Return a table with the expected wall time for each number of hosts.
 
     Args:
-        forecast: The forecast.
-        single: Seconds (draws,) on one host.
-        hosts: Numbers of hosts.
+        forecast: The forecast to print.
+        single: Wall time (draws,) of the sweep on one host, in seconds.
+        hosts: Numbers of hosts, one per row.
     """
     table = _table("hosts", "wall time", "95%", "times faster")
     for count in hosts:
@@ -316,10 +328,10 @@ def _table(*headings: str) -> Table:
 
 
 def _quantiles(draws: Array) -> tuple[str, str]:
-    """Return the median and the 95% interval, as texts, of the sum of n durations.
+    """Return the median and the 95% interval of the sum of n durations, as two texts.
 
     Args:
-        draws: Draws (n, draws) of the durations in seconds.
+        draws: Random draws (n, draws) of the durations in seconds.
     """
     low, middle, high = map(_duration, np.quantile(draws.sum(axis=0), [*_ENDS.values()]))
     return middle, f"{low} .. {high}"
@@ -343,6 +355,10 @@ def _duration(seconds: float) -> str:
 
 def write_points(forecast: Forecast, path: Path) -> None:
     """Write a CSV file with one row per point: its keys, costs, status and expected times.
+
+    Args:
+        forecast: The forecast of a sweep, whose points are its configurations.
+        path: The file to write.
 
     Raises:
         ConfigError: If the file cannot be written.

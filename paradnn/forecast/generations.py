@@ -42,16 +42,17 @@ _PARAMETERS = 3
 
 @dataclass(frozen=True, eq=False)
 class DevicePair:
-    """The gains that operations of one kind show between two devices.
+    """The gains in speed between two devices, measured with operations of one kind.
 
     Attributes:
         older: Name of the older device.
         newer: Name of the newer device.
         ratios: Logarithms (3,) of the specified ratios (newer / older) of arithmetic rate, memory
             bandwidth and clock.
-        gains: Logarithms (3,) of the fitted gains in arithmetic, memory and overhead.
+        gains: Logarithms (3,) of the factors by which arithmetic, memory and overhead became
+            faster, fitted to the measured times.
         shares: Mean shares (3,) of arithmetic, memory and overhead in the times of the older
-            device.
+            device, from 0 to 1.
         scatter: Standard deviation of the log speedups around those that the gains predict.
     """
 
@@ -75,7 +76,10 @@ class DevicePair:
 
 @functools.cache
 def built_pairs() -> tuple[DevicePair, ...]:
-    """Return the pairs in `generations.csv`."""
+    """Return the measured pairs of devices that are shipped with the package.
+
+    They are read from `generations.csv`.
+    """
     return tuple(
         DevicePair(
             older=row["older"],
@@ -96,7 +100,15 @@ def _logs(row: dict[str, str], names: Sequence[str]) -> Array:
 
 
 def pairs_without(device: str, pairs: Sequence[DevicePair]) -> list[DevicePair]:
-    """Return the pairs without a given device, as if this device did not exist."""
+    """Return the pairs of devices that do not include a given device.
+
+    Validation uses them to predict the device as if it had never been measured.
+
+    Args:
+        device: Name of the device. Pairs whose device has another name but the same hardware are
+            also excluded.
+        pairs: All pairs.
+    """
     return [
         pair
         for pair in pairs
@@ -105,21 +117,24 @@ def pairs_without(device: str, pairs: Sequence[DevicePair]) -> list[DevicePair]:
 
 
 @functools.cache
-def _is_same_device(name: str, other: str) -> bool:
+def _is_same_device(first: str, second: str) -> bool:
     """Return whether two names are equal or denote the same hardware."""
-    if name == other:
+    if first == second:
         return True
-    parts = [find_hardware(text) or find_hardware(f"NVIDIA {text}") for text in (name, other)]
+    parts = [find_hardware(text) or find_hardware(f"NVIDIA {text}") for text in (first, second)]
     return parts[0] is not None and parts[0] == parts[1]
 
 
 def upgrade_between(ratios: Array, pairs: Sequence[DevicePair]) -> Upgrade:
-    """Return the expected gains of one device over another, from their specifications.
+    """Predict the gains in speed of a new device over an old one, from their specifications.
 
     Args:
         ratios: Logarithms (3,) of the specified ratios (new / old) of arithmetic rate, memory
             bandwidth and clock.
-        pairs: The measured pairs from which the expectation is learned.
+        pairs: The measured pairs of other devices, from which the prediction is learned.
+
+    Returns:
+        The expected gains in arithmetic, memory and overhead, with their uncertainty.
     """
     counts = Counter((pair.older, pair.newer) for pair in pairs)
     weights = np.array([1 / counts[pair.older, pair.newer] for pair in pairs])
@@ -152,19 +167,22 @@ def upgrade_between(ratios: Array, pairs: Sequence[DevicePair]) -> Upgrade:
 def changed_hardware(
     *, peak: float, bandwidth: float, overhead: float, pairs: Sequence[DevicePair]
 ) -> Upgrade:
-    """Return the expected gains if only the given factors of a device change.
+    """Predict the gains in speed if a device is changed only by the given factors.
 
     An unchanged quantity (factor 1) has a gain of exactly 1. The gain of a changed quantity lies
-    between 1 and its factor, and is as uncertain as the gains of the pairs. In addition, each time
-    has an independent error, because operations in caches differ from others, and repeated timings
-    differ. This error is as large as between devices of equal specifications, but at most as large
-    as the change.
+    between 1 and its factor, and is as uncertain as the gains of the measured pairs. In addition,
+    each time has an independent error, because operations in caches differ from others, and
+    repeated timings differ. This error is as large as between devices of equal specifications, but
+    at most as large as the change.
 
     Args:
-        peak: Factor by which the arithmetic rate changes.
-        bandwidth: Factor by which the memory bandwidth changes.
+        peak: Factor by which the arithmetic rate changes; above 1 is faster.
+        bandwidth: Factor by which the memory bandwidth changes; above 1 is faster.
         overhead: Factor by which the overhead of an operation changes; below 1 is faster.
-        pairs: The measured pairs from which the expectation is learned.
+        pairs: The measured pairs of devices from which the prediction is learned.
+
+    Returns:
+        The expected gains in arithmetic, memory and overhead, with their uncertainty.
     """
     ratios = np.log([peak, bandwidth, 1 / overhead])
     found = upgrade_between(ratios, pairs)
@@ -181,16 +199,21 @@ def changed_hardware(
 def compared_with(
     first: Upgrade, second: Upgrade, difference: Array, pairs: Sequence[DevicePair]
 ) -> Upgrade:
-    """Return the second of two upgrades of the same device, with correlations to the first.
+    """Return the second of two upgrades of the same device, correlated with the first.
 
-    The gains of both upgrades share part of their errors. The correlations are chosen such that the
-    difference of the gains is as uncertain as the gains of an upgrade between the two new devices.
+    An upgrade replaces the present device by a new one. The gains of both upgrades share part of
+    their errors. The correlations are chosen such that the difference of the gains is as uncertain
+    as the gains of an upgrade between the two new devices.
 
     Args:
-        first: The first upgrade.
-        second: The second upgrade of the same device.
-        difference: Logarithms (3,) of the specified ratios of the second device to the first.
-        pairs: The measured pairs from which the expectation is learned.
+        first: Gains of the first new device over the present device.
+        second: Gains of the second new device over the present device.
+        difference: Logarithms (3,) of the specified ratios (second / first new device) of
+            arithmetic rate, memory bandwidth and clock.
+        pairs: The measured pairs of devices from which the uncertainty is learned.
+
+    Returns:
+        `second`, with its correlations to `first`.
     """
     between = upgrade_between(difference, pairs)
     correlations = [
@@ -221,12 +244,15 @@ def _correlation(first: float, second: float, difference: float) -> float:
 
 
 def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:
-    """Return offset and slope (2,) of the line from log ratios to log gains, fitted with a prior.
+    """Fit a line from specified ratios to measured gains, both as logarithms, with a prior.
 
     Args:
-        specified: Logarithms (n,) of the specified ratios.
-        shown: Logarithms (n,) of the gains.
+        specified: Logarithms (n,) of the specified ratios of n pairs of devices.
+        shown: Logarithms (n,) of the measured gains.
         weights: Weights (n,) of the pairs.
+
+    Returns:
+        Offset and slope of the line, as an array (2,).
     """
     design = np.stack([np.ones_like(specified), specified], axis=1)
     weighted = design * (weights / _ASSUMED_SPREAD**2)[:, None]
@@ -235,14 +261,14 @@ def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:
 
 
 def _spread_at(distance: float, deviations: Array, distances: Array, weights: Array) -> float:
-    """Return the standard deviation that is expected between two devices at a given distance.
+    """Return the expected standard deviation of a log gain between two devices.
 
-    The variance is that of devices of equal specifications plus a term proportional to the
-    distance, which is fitted to the deviations.
+    The variance is that of devices of equal specifications plus a term proportional to the distance
+    between the specifications. This term is fitted to the deviations.
 
     Args:
         distance: The distance between two devices, as in `DevicePair.distance`.
-        deviations: Deviations (n,) of the measured pairs.
+        deviations: Deviations (n,) of the log gains of the measured pairs from the fitted line.
         distances: Distances (n,) of the measured pairs.
         weights: Weights (n,) of the measured pairs.
     """

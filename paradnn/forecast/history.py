@@ -36,14 +36,14 @@ _METRICS = (
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A run that has ended.
+    """A recorded measurement of one configuration, read from a tracking store.
 
     Attributes:
-        run_id: The id of the run.
+        run_id: The MLflow id of the run.
         start: Start of the run in Unix seconds.
-        params: All params of the run, as stored.
-        metrics: The metrics of the run that predictions use.
-        tags: The tags of the run that predictions use.
+        params: All params of the run by key, as stored.
+        metrics: The metrics of the run that predictions use, by name.
+        tags: The tags of the run that predictions use, by key.
     """
 
     run_id: str
@@ -55,7 +55,7 @@ class CompletedRun:
 
 @dataclass(frozen=True)
 class History:
-    """The runs of a store. A store that does not exist yet has no runs.
+    """Read access to the runs of a tracking store. A store that does not exist yet has no runs.
 
     Methods raise StoreError if the store cannot be read.
 
@@ -73,46 +73,57 @@ class History:
     def finished(
         self, environment_ids: Collection[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Return the runs that have an outcome, by measurement.
+        """Return the completed runs, grouped by the identity of their measurement.
+
+        Runs with the same identity measured the same configuration in the same environment.
 
         Args:
-            environment_ids: Environments whose runs are returned.
-            sweep_id: Sweep whose runs are also returned, whatever their environment; None for no
-                sweep.
+            environment_ids: Ids of the environments (hardware and software) whose runs are
+                returned.
+            sweep_id: Id of a sweep whose runs are also returned, whatever their environment; None
+                for no such sweep.
         """
         if self.index:
             return self.index.finished(environment_ids, sweep_id)
         return {}
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Return the runs of a measurement that have an outcome, from all experiments."""
+        """Return the completed runs of one measurement, from all experiments of the store.
+
+        Args:
+            identity: The configuration, the environment, and the number of the replicate.
+        """
         return self.index.finished_anywhere(identity) if self.index else []
 
     def claimed(self) -> set[Identity]:
-        """Return the measurements that running drivers have claimed."""
+        """Return the identities of the measurements that running sweeps have reserved."""
         return self.index.claimed() if self.index else set()
 
     def past(self, devices: Collection[str], most: int) -> list[CompletedRun]:
-        """Return the newest measured points on some devices, oldest first.
+        """Return the newest measurements on some devices, in ascending order of their starts.
 
         Args:
-            devices: Names of the devices.
-            most: Maximum number of points to return.
+            devices: Names of the devices, as recorded in the runs.
+            most: Maximum number of measurements to return.
         """
         return sorted(self.points(devices, most), key=lambda run: run.start)[-most:]
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
-        """Return the metrics of a run, which must exist, by name."""
+        """Return the metrics of a run by name. The store must contain the run."""
         assert self.index
         return self.index.fetch(run_id)[0]
 
 
 def open_history(settings: Tracking, way: ReadMethod = "auto") -> History:
-    """Return the history of the configured store; empty if the store does not exist yet.
+    """Return read access to the runs of the configured store.
+
+    If the store does not exist yet, the result has no runs.
 
     Args:
-        settings: The tracking options.
-        way: How the store is read.
+        settings: The tracking options, with the address of the store or the folder of an offline
+            store.
+        way: How the store is read: "sql" from its tables, "api" by MLflow's search, "auto" from its
+            tables if possible. An offline store ignores it.
     """
     if settings.name == "offline":
         folder = folder_of(settings)
@@ -147,7 +158,7 @@ def _in_files(folder: Path, devices: Collection[str], most: int) -> list[Complet
 
 @functools.cache
 def _in_file(path: Path) -> CompletedRun | None:
-    """Return the measured point in a file; None if it is unreadable or not a point.
+    """Read the run in a file of an offline store; None if it is unreadable or no measurement.
 
     The result is cached, because files never change.
     """

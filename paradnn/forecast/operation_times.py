@@ -98,14 +98,14 @@ _MIN_SECONDS = 1e-12
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """A fitted model of the times of operations of one kind.
+    """A model of the times of operations of one kind on one device, fitted to measured times.
 
     Attributes:
-        kind: The kind of the operations.
+        kind: The kind of the operations, such as "gemm".
         peak: Highest observed FLOP/s; the coefficients are relative to this rate.
         bandwidth: Highest observed bytes/s; the coefficients are relative to this rate.
-        line: Coefficients of the roofline. With `like`, they are differences from the coefficients
-            of the similar device.
+        line: Coefficients of the roofline by name, mostly logarithms of factors. With `like`, they
+            are differences from the coefficients of the similar device.
         process: The Gaussian process of the deviations from the roofline.
         like: The fit of a similar device. This device is expected to have similar deviations from
             its roofline. None if no similar device is used.
@@ -126,11 +126,11 @@ class OperationTimes:
         stated: Array | None = None,
         like: OperationTimes | None = None,
     ) -> OperationTimes:
-        """Fit the times of n operations of one kind.
+        """Fit a model to the measured times of n operations of one kind.
 
         Args:
             operations: The operations; at least `MIN_OPERATIONS`.
-            seconds: Durations (n,) of the operations.
+            seconds: Durations (n,) of the operations in seconds.
             stated: Standard deviations (n,) of the logarithms of the durations, NaN where unknown;
                 None if all are unknown.
             like: A fit of a similar device as prior knowledge, for devices with few timings; None
@@ -166,40 +166,44 @@ class OperationTimes:
     ) -> OperationTimes:
         """Return the better of this fit and a fit that uses a similar device as prior knowledge.
 
-        The leave-one-out scores of the fits are compared.
+        The fits are compared by how well they predict each operation from the others.
 
         Args:
             like: The fit of the similar device.
-            operations: The operations to which this fit was fitted.
-            seconds: Durations (n,) of the operations.
-            stated: Standard deviations (n,) of the logarithms of the durations, NaN where unknown.
+            operations: The n operations to which this model was fitted.
+            seconds: Durations (n,) of the operations in seconds.
+            stated: Standard deviations (n,) of the logarithms of the durations, NaN where unknown;
+                None if all are unknown.
         """
         based = OperationTimes.fit(operations, seconds, stated, like)
         return max(self, based, key=lambda fit: fit.leave_one_out.score)
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
-        """Return the joint distribution of the logarithms of the operations' times in seconds.
+        """Predict the times of operations.
 
         The predicted time of an operation is that of a separate kernel.
 
         Args:
             operations: The operations, which must all be of the kind of the fit.
+
+        Returns:
+            The joint distribution of the natural logarithms of the times in seconds.
         """
         return self.process.predict(self._inputs(operations))
 
     def predict_without_dispatch(self, operations: Sequence[Operation]) -> Prediction:
-        """Return the prediction of `predict` without the time of dispatch.
+        """Predict the times of operations without the time of their dispatch by the framework.
 
-        The roofline model splits the time of an operation into dispatch and other parts. Each
-        predicted time is multiplied by the share of the other parts. This is more robust than
-        subtracting the dispatch time, because the error of the dispatch time can exceed the time of
-        a small operation.
+        The roofline model splits the time of an operation into dispatch and other parts. Each time
+        that `predict` returns is multiplied by the share of the other parts. This is more robust
+        than subtracting the dispatch time, because the error of the dispatch time can exceed the
+        time of a small operation.
 
         Args:
             operations: The operations, which must all be of the kind of the fit.
 
         Returns:
-            The joint distribution of the logarithms of the remaining times in seconds.
+            The joint distribution of the natural logarithms of the remaining times in seconds.
         """
         inputs = self._inputs(operations)
         prediction = self.process.predict(inputs)
@@ -225,7 +229,7 @@ class OperationTimes:
 
     @property
     def coefficients(self) -> Line:
-        """The coefficients of the roofline, including those inherited from the similar device."""
+        """Coefficients of the roofline by name, including those of the similar device."""
         inherited = self.like.coefficients if self.like else {}
         return {
             name: self.line.get(name, 0.0) + inherited.get(name, 0.0)
@@ -234,12 +238,15 @@ class OperationTimes:
 
     @property
     def leave_one_out(self) -> LeaveOneOutErrors:
-        """The error of each timed operation if it is predicted from the other operations."""
+        """Error of each timed operation if it is predicted from the other operations.
+
+        The errors are differences of natural logarithms of times.
+        """
         return self.process.leave_one_out
 
     @property
     def dispatch(self) -> float:
-        """Time of a call of an operation without any work, in seconds: the dispatch time."""
+        """Dispatch time: seconds of a call of an operation without any work."""
         return _DISPATCH * float(np.exp(self.coefficients.get("dispatch", 0.0)))
 
     @property
@@ -249,21 +256,30 @@ class OperationTimes:
 
 
 def _highest_rate(operations: Sequence[Operation], metric: str, seconds: Array) -> float:
-    """Return the highest rate of `metric` ("flops" or "bytes") that any operation reached."""
+    """Return the highest FLOP/s or bytes/s that any of n operations reached.
+
+    Args:
+        operations: The operations.
+        metric: "flops" or "bytes".
+        seconds: Durations (n,) of the operations in seconds.
+    """
     amounts = np.array([getattr(operation, metric) for operation in operations])
     return float(np.max(amounts / seconds))
 
 
 def _round_up(sizes: Array, multiple: int) -> Array:
-    """Return the sizes, each rounded up to a multiple of `multiple`."""
     return np.asarray(np.ceil(sizes / multiple) * multiple)
 
 
 def _padding(operations: Sequence[Operation]) -> Array:
-    """Return the factors (tiles, n) by which arithmetic grows if it is done in whole tiles.
+    """Return the factors by which the arithmetic of n operations grows if tiles are padded.
 
-    For matrix products, the factors include the time to start and end a tile. The first row is the
-    arithmetic without padding, a factor of 1.
+    A kernel divides a matrix product into tiles of fixed size. It pads sizes that are no multiples
+    of the tile size.
+
+    Returns:
+        Factors (tiles, n), with one row per tile size. For matrix products, they include the time
+        to start and end a tile. The first row is the arithmetic without padding, a factor of 1.
     """
     kind = operations[0].kind if operations else ""
     if kind.endswith("attention") or kind == "decode":
@@ -330,24 +346,24 @@ class _Roofline:
     inherited: Line
 
     def logs_at(self, change: Mapping[Hashable, complex]) -> NDArray[Any]:
-        """Return the logarithms (n,) of the time t for given coefficients, which may be complex.
+        """Return the logarithms (n,) of the operations' times in seconds for given coefficients.
 
         Args:
-            change: Coefficients by name, relative to `inherited`.
+            change: Coefficients by name, relative to `inherited`. They may be complex numbers.
         """
         line = {name: value + self.inherited.get(name, 0.0) for name, value in change.items()}
-        own = sum(
+        variant_speed = sum(
             (indicator * line[("variant", name)] for name, indicator in self.variants.items()),
             start=np.zeros(len(self.traffic)),
         )
         tiles = range(len(self.arithmetic))
         speeds = np.array([line.get(("tile", index), 0.0) for index in tiles])[:, None]
-        by_tile = self.arithmetic + speeds + line["arithmetic"] + own
+        by_tile = self.arithmetic + speeds + line["arithmetic"] + variant_speed
         fastest = -_log_sum(-_TILE_SHARPNESS * by_tile) / _TILE_SHARPNESS
         power = _POWER * np.exp(line["power"])
         beyond_cache = self.size - np.log(_CACHE) - line.get("cache", 0.0)
         cached = 1 / (1 + np.exp(_CACHE_STEEPNESS * beyond_cache))
-        fetched = self.traffic + line["traffic"] + own - line.get("cached", 0.0) * cached
+        fetched = self.traffic + line["traffic"] + variant_speed - line.get("cached", 0.0) * cached
         work = _log_sum(power * np.stack([fastest, fetched])) / power
         dispatch = np.log(_DISPATCH) + line["dispatch"] + 0 * work
         step = np.log(_STEP) + line["step"] + self.several

@@ -58,9 +58,9 @@ _ARITHMETIC = (
 
 
 class _TypicalSeconds(NamedTuple):
-    """Seconds that a phase is expected to take if no past runs are known.
+    """Expected seconds of a phase of a measurement, such as "compile", without past runs.
 
-    For the phases compile and profile, they exclude the time of the steps.
+    The seconds of the phases compile and profile exclude the time of the steps.
 
     Attributes:
         least: Seconds of a point without layers and parameters.
@@ -97,11 +97,14 @@ _STEADY = (1.8, 12.0, 60.0)
 
 @dataclass(frozen=True)
 class PointTimes:
-    """Random draws of the times of points. Every array has the shape (points, draws).
+    """Predicted times of configurations (points), as random draws.
+
+    Every array has the shape (points, draws).
 
     Attributes:
-        step: Seconds of a step.
-        phases: Phase -> its seconds, summed over all processes of the point.
+        step: Seconds of one training or inference step.
+        phases: Phase of a measurement, such as "compile" -> its seconds, summed over all processes
+            of the point.
         seconds: Seconds of the whole point.
         timed_out: Whether the point reaches its time limit.
     """
@@ -114,13 +117,13 @@ class PointTimes:
 
 @one_thread()
 def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) -> PointTimes:
-    """Predict the times of planned points as random draws.
+    """Predict how long planned configurations (points) take, as random draws.
 
     Args:
-        runs: Past runs.
+        runs: Past runs, from which the phases other than steps are learned.
         points: The planned points.
-        draws: Number of draws.
-        steps: Prediction of the logarithms of the points' step times in seconds.
+        draws: Number of random draws.
+        steps: Joint distribution of the natural logarithms of the points' step times in seconds.
     """
     random = np.random.default_rng(0)
     step = np.exp(steps.draws(draws, random))
@@ -155,10 +158,10 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
 
 
 def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
-    """Whether planned points are expected to have a phase.
+    """Return whether planned points are expected to have a phase.
 
-    They have the profile if any point is profiled, all phases in `_TYPICAL`, and any other phase
-    that most past runs had.
+    They have the phase "profile" if any point is profiled, all other phases in `_TYPICAL`, and any
+    other phase that most past runs had.
     """
     if name == "profile":
         return bool(points.profiled.any())
@@ -168,16 +171,18 @@ def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
 def _overhead(
     name: str, runs: RunHistory, points: Table, known: Columns, planned: Columns
 ) -> Prediction:
-    """Predict the logarithm of the duration of a phase, without its steps.
-
-    The duration is relative to the typical duration (`_typical`).
+    """Predict the duration of a phase of planned points, without its steps.
 
     Args:
         name: Name of the phase.
         runs: Past runs.
         points: The planned points.
-        known: `overhead_columns` of the past runs.
-        planned: `overhead_columns` of the planned points.
+        known: Columns of the past runs for the regression (`overhead_columns`).
+        planned: The same columns of the planned points.
+
+    Returns:
+        The joint distribution of the logarithm of the duration divided by the typical duration
+        (`_typical`).
     """
     seconds, weight = _observed(name, runs)
     typical = _typical(name, runs.table)
@@ -189,7 +194,11 @@ def _overhead(
 
 
 def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
-    """Return the observed durations of a phase, without its steps.
+    """Return the durations of a phase in past runs, without its steps.
+
+    Args:
+        name: Name of the phase.
+        runs: Past runs.
 
     Returns:
         The durations (runs,) in seconds, NaN where unknown, and the weights (runs,) of these
@@ -220,7 +229,7 @@ def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
 
 
 def _typical(name: str, table: Table) -> Array:
-    """Return the seconds (points,) that a phase is expected to take if no past runs are known."""
+    """Return the expected seconds (points,) of a phase if no past runs are known."""
     typical = _TYPICAL.get(name, _OTHER_PHASE)
     seconds = (
         typical.least
@@ -240,10 +249,10 @@ def _settings(table: Table) -> _Settings:
 
 
 def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Array) -> None:
-    """Add the phases that depend on the step time, and complete compile and profile.
+    """Add the phases that consist of steps, and add the steps in compile and profile.
 
     Args:
-        phases: Seconds (points, draws) by phase, which are modified.
+        phases: Seconds (points, draws) by phase. The mapping is modified.
         step: Seconds (points, draws) of a step.
         points: The planned points.
         extra: Number (points, draws) of warm-up blocks from the first check for a steady state
@@ -269,12 +278,13 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
 
 
 def _extra_blocks(runs: RunHistory, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Draw the numbers (points, draws) of warm-up blocks after the first check for a steady state.
+    """Draw numbers (points, draws) of warm-up blocks after the first check for a steady state.
 
-    The time limit of the warm-up is not applied yet.
+    A block is a number of steps that are timed together. The time limit of the warm-up is not
+    applied yet.
 
     Args:
-        runs: Past runs.
+        runs: Past runs, from which the probability of a steady state is learned.
         shape: The shape (points, draws) of the result.
         random: Source of the draws.
     """
@@ -294,9 +304,9 @@ def _extra_blocks(runs: RunHistory, shape: tuple[int, ...], random: np.random.Ge
 
 @dataclass(frozen=True)
 class Blocks:
-    """The result of the calibration, which determines the number of steps in a block.
+    """The result of the calibration, which determines how many steps are timed together.
 
-    All arrays have the shape of the step times.
+    Steps that are timed together form a block. All arrays have the shape of the step times.
 
     Attributes:
         steps: Number of steps in a block.
@@ -312,15 +322,16 @@ class Blocks:
 
 
 def calibrate(step: Array, settings: _Settings) -> Blocks:
-    """Return the expected result of the calibration.
+    """Predict how many steps are timed together as one block, and how long it takes to find out.
 
     A block lasts 1.1 times `block_seconds`, or one step if a step lasts at least `block_seconds`.
     Each trial has ten times the steps of the previous trial, until the number of steps of a block
     is known. Two further trials have that number.
 
     Args:
-        step: Seconds of a step, (points, draws).
-        settings: Settings of the points by name.
+        step: Seconds (points, draws) of a step.
+        settings: Settings in the group `measure` by name, each an array (points, 1). Only
+            `block_seconds` is used.
     """
     block = settings["block_seconds"]
     steps = np.where(step >= block, 1.0, np.minimum(MAX_STEPS, np.ceil(1.1 * block / step)))
@@ -329,14 +340,16 @@ def calibrate(step: Array, settings: _Settings) -> Blocks:
 
 
 def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
-    """Return the seconds of calibration and warm-up.
+    """Return the predicted seconds (points, draws) of calibration and warm-up.
 
     The time limit `warmup_seconds` is checked before every block, so the last block may exceed it.
 
     Args:
-        blocks: The blocks of the points.
-        settings: Settings of the points by name.
-        extra: Number of blocks from the first check for a steady state until the points are steady.
+        blocks: The result of `calibrate`. A block is a number of steps that are timed together.
+        settings: Settings in the group `measure` by name, each an array (points, 1). Only
+            `warmup_seconds` is used.
+        extra: Number (points, draws) of blocks from the first check for a steady state until the
+            points are steady.
     """
     allowed = np.maximum(0.0, np.ceil((settings["warmup_seconds"] - blocks.spent) / blocks.seconds))
     return np.asarray(
@@ -347,19 +360,27 @@ def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
 def extra_blocks(warmup_blocks: Array, blocks: Blocks) -> Array:
     """Return the number of recorded warm-up blocks after the first check for a steady state.
 
-    They include blocks that were discarded as unsteady and measured again.
+    A block is a number of steps that are timed together. The result includes blocks that were
+    discarded as unsteady and measured again.
 
     Args:
-        warmup_blocks: Recorded number of blocks before the measured blocks, with calibration.
+        warmup_blocks: Recorded number of blocks before the measured blocks, with the trial blocks
+            of the calibration; an array of the shape of the step times.
         blocks: The expected result of the calibration.
     """
     return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - FIRST_VERDICT)
 
 
 def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
-    """Return the seconds of the measured blocks, which are assumed to be steady.
+    """Return the predicted seconds (points, draws) of the measured blocks.
 
-    With `measure.relative_interval`, the measurement may take longer than this forecast.
+    The blocks are assumed to be steady. With `measure.relative_interval`, the measurement may take
+    longer than this forecast.
+
+    Args:
+        blocks: The result of `calibrate`. A block is a number of steps that are timed together.
+        settings: Settings in the group `measure` by name, each an array (points, 1). Only
+            `min_seconds`, `max_seconds` and `min_blocks` are used.
     """
     enough = np.maximum(np.ceil(settings["min_seconds"] / blocks.seconds), settings["min_blocks"])
     longest = np.ceil(settings["max_seconds"] / blocks.seconds)
@@ -367,14 +388,14 @@ def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
 
 
 def profile_seconds(step: Array, seconds_left: Array) -> Array:
-    """Return the seconds of the profiled steps, without the slowdown by the profiler.
+    """Return the predicted seconds of the profiled steps, without the slowdown by the profiler.
 
     The result is 0 if the profile would be skipped because too little time is left. It excludes the
     start of the profiler and the reading of its trace.
 
     Args:
-        step: Seconds of a step.
-        seconds_left: Seconds until the time limit of the point.
+        step: Seconds of a step without the profiler, an array of any shape.
+        seconds_left: Seconds until the time limit of the point, of the same shape or broadcast.
     """
     min_steps = np.where(step < profile.LONG_STEP_SECONDS, profile.MIN_STEPS, 1)
     steps = np.maximum(min_steps, np.ceil(profile.PROFILE_SECONDS / step))

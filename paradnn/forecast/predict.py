@@ -92,10 +92,15 @@ _TYPICAL_SIZES = (9, 8, 6, 1, 2)
 
 
 def step_inputs(table: Table) -> Callable[[Line], Inputs]:
-    """Return a function that linearizes the roofline of the table's steps, for `fit_line`.
+    """Return a function that linearizes the roofline model of step times, for `fit_line`.
 
-    Its argument is a set of coefficients. It returns the inputs of a Gaussian process that predicts
-    the logarithm of the step time in seconds, with the roofline linearized at the coefficients.
+    Args:
+        table: The planned points or past runs whose steps are modeled.
+
+    Returns:
+        The function. Its argument is a mapping from the names of coefficients to their values. It
+        returns the inputs of a Gaussian process that predicts the logarithm of the step time in
+        seconds. In these inputs, the roofline is linearized at the coefficients.
     """
     parts = _parts(table)
     groups = _groups(table)
@@ -116,7 +121,7 @@ def step_inputs(table: Table) -> Callable[[Line], Inputs]:
 
 
 def _parts(table: Table) -> Array:
-    """Return the parts (7, n) of each step in seconds.
+    """Return the expected seconds (7, n) of the parts of each of n steps.
 
     The parts are arithmetic, memory traffic, dispatch of layers, dispatch of the step, transfer of
     inputs, transfer of targets, and update of the weights.
@@ -141,17 +146,19 @@ def roofline(
     line: Line,
     priors: Sequence[float] = _PART_SPREADS,
 ) -> tuple[Array, dict[Hashable, tuple[Array, float]]]:
-    """Linearize the roofline of steps at given coefficients.
+    """Linearize the roofline model of step times at given coefficients.
 
     The parts of a step overlap, so its time t is their p-norm:
     t = (sum_k (factor_k part_k)^p)^(1/p).
 
     Args:
-        parts: Seconds (k, n) of the parts of n steps.
-        families: Family of each step.
-        line: Coefficients by name: logarithms of the factors (of all families and of single
-            families), and of p relative to its expected value. A missing coefficient is 0.
-        priors: Prior standard deviations (k,) of the logarithms of the factors.
+        parts: Expected seconds (k, n) of the k parts of n steps.
+        families: Model family of each step.
+        line: Coefficients by name. ("part", k, family) is the logarithm of the factor of part k,
+            for one family, or for all families if the family is None. "power" is the logarithm of p
+            relative to its expected value. A missing coefficient is 0.
+        priors: Prior standard deviations (k,) of the logarithms of the factors that all families
+            share.
 
     Returns:
         The base (n,) and the columns by name. The base is log t at the coefficients, minus the sum
@@ -180,9 +187,10 @@ def roofline(
 
 
 def _coordinates(table: Table) -> Coordinates:
-    """Return the coordinates of the smooth part: logarithms of sizes, and texts of settings.
+    """Return the coordinates of the smooth part of the Gaussian process, by name.
 
-    The sizes are costs, batch, input and model options.
+    They are decimal logarithms of sizes, and texts of settings. The sizes are costs, batch size,
+    input size and model options.
     """
     names = ("flops", "bytes", "parameters", "layers", "batch")
     sizes: dict[Hashable, Array] = dict(zip(names, _sizes(table), strict=True))
@@ -199,9 +207,15 @@ def _coordinates(table: Table) -> Coordinates:
 
 
 def overhead_columns(table: Table) -> Columns:
-    """Return regression columns for the log duration of a phase that has no steps.
+    """Return columns for a regression of the log duration of a phase without steps.
 
-    Such a phase depends on the model and its settings, for example compile.
+    Such a phase, for example "compile", depends on the model and its settings.
+
+    Args:
+        table: Planned points or past runs, n rows.
+
+    Returns:
+        Name -> column (n,), with the prior standard deviation of its coefficient.
     """
     columns: dict[Hashable, tuple[Array, float]] = {"all": (np.ones(len(table)), _SPREADS["share"])}
     columns |= {
@@ -227,10 +241,13 @@ def _sizes(table: Table) -> list[Array]:
 
 
 def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
-    """Return the columns of effects that groups of points share, and of the load of the host.
+    """Return regression columns for the load of the host, and for effects that groups share.
 
-    The groups are: points with the same value of a setting, points of a family with the same
-    settings, points of an environment, and points of a session.
+    The groups are: rows with the same value of a setting, rows of a model family with the same
+    settings, rows of an environment, and rows of a session.
+
+    Returns:
+        Name -> column (n,), with the prior standard deviation of its coefficient.
     """
     settings: Sequence[Sequence[Hashable]] = [
         [pair if pair in row else None for row in table.settings]
@@ -252,9 +269,13 @@ def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
 
 
 def _levels(levels: Sequence[Hashable]) -> Iterator[tuple[Hashable, Array]]:
-    """Yield the most common levels, each with its indicator (n,): 1 for rows of the level, else 0.
+    """Yield the most common levels of a factor, each with its indicator column.
 
-    Entries that are None belong to no level.
+    Args:
+        levels: Level of each of n rows; None for a row without a level.
+
+    Yields:
+        The level, and its indicator (n,): 1 for rows of the level, else 0.
     """
     counts = Counter(level for level in levels if level is not None)
     codes = {level: code for code, level in enumerate(counts)}
@@ -278,11 +299,11 @@ _STEP_FRACTION = 0.7
 
 @dataclass(frozen=True)
 class StepTimeModel:
-    """A roofline with a Gaussian process for the deviations from it.
+    """Model of step times: a roofline, and a Gaussian process for the deviations from it.
 
     Attributes:
-        line: The coefficients at which the roofline is linearized.
-        process: The Gaussian process.
+        line: Coefficients by name, at which the roofline is linearized.
+        process: The Gaussian process, fitted to logarithms of step times in seconds.
     """
 
     line: Line
@@ -293,7 +314,7 @@ class StepTimeModel:
         """Fit the model to n past runs.
 
         Args:
-            runs: Table of the runs.
+            runs: The configurations, environments and costs of the runs.
             seconds: Step times (n,) in seconds.
             noise: Standard deviations (n,) of the logarithms of the step times, NaN where unknown.
         """
@@ -307,15 +328,24 @@ class StepTimeModel:
         return cls(line, Process.fit(inputs, logs, noise, run_noise))
 
     def predict(self, points: Table) -> Prediction:
-        """Return the joint distribution of the logarithms of the points' step times in seconds.
+        """Predict the step times of planned points.
 
-        If a point's step was measured before, its time is known up to the noise of these runs.
+        If the step of a point was measured before, its time is known up to the noise of these runs.
+
+        Args:
+            points: The planned points; one row per configuration.
+
+        Returns:
+            The joint distribution of the natural logarithms of the step times in seconds.
         """
         return self.process.predict(step_inputs(points)(self.line))
 
     @property
     def leave_one_out(self) -> LeaveOneOutErrors:
-        """The error of each measured step if it is predicted from the other steps."""
+        """Error of each measured step if it is predicted from the other steps.
+
+        The errors are differences of natural logarithms of step times.
+        """
         return self.process.leave_one_out
 
 
@@ -324,11 +354,12 @@ def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, 
     """Find the most probable coefficients of a nonlinear function with damped Gauss-Newton steps.
 
     Args:
-        inputs_at: Linearizes the function at given coefficients.
-        values: Observed values (n,).
+        inputs_at: Returns the function linearized at given coefficients, which are a mapping from
+            name to value. A missing coefficient is 0.
+        values: Observed values (n,) of the function.
 
     Returns:
-        The coefficients, and the inputs linearized at them.
+        The coefficients by name, and the function linearized at them.
     """
     line: dict[Hashable, float] = {}
     rounds = _ROUNDS if len(values) else 0
@@ -343,12 +374,15 @@ def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, 
 
 
 def replicate_noise(logs: Array, steps: NDArray[np.intp], stated: Array) -> Array:
-    """Estimate the noise of runs from their replicates and from the intervals that they recorded.
+    """Estimate the noise of n runs from their replicates and from the intervals they recorded.
+
+    Replicates are runs of the same step: same model, settings and environment.
 
     Args:
         logs: Logarithms (n,) of the step times.
-        steps: Index (n,) of the step of each run, as `number_groups` returns it.
-        stated: Standard deviations (n,) from the recorded intervals, NaN where unknown.
+        steps: Index (n,) of the step of each run, as `number_groups` returns it. Replicates have
+            the same index.
+        stated: Standard deviations (n,) of `logs` from the recorded intervals, NaN where unknown.
 
     Returns:
         Standard deviations (n,) of runs about the mean of their step.

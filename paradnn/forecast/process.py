@@ -1,4 +1,4 @@
-"""A Gaussian process with a linear part, a smooth part and a nugget.
+"""A Gaussian process with a linear part, a smooth part and a nugget, for logarithms of times.
 
 The value of a run is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine
 Learning, 2006, section 2.7):
@@ -89,13 +89,16 @@ def _squared_distances(a: NDArray[Any], b: NDArray[Any]) -> Array:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of the process at n points.
+    """The inputs of a Gaussian process at n points, which are past runs or planned measurements.
+
+    The value of a point is the sum of a linear part, a smooth part, a deviation of its step (the
+    nugget), and noise.
 
     Attributes:
         base: Prior means (n,) of the values.
         columns: Columns (n,) of the linear part by name, each with the prior standard deviation of
             its coefficient.
-        coordinates: Coordinates of the smooth part.
+        coordinates: Coordinates (n,) of the smooth part by name: numbers or texts.
         steps: Identifier of the step of each point, which is equal for replicates of a step.
         reach: Prior length scale of every coordinate.
     """
@@ -110,7 +113,7 @@ class Inputs:
         return len(self.base)
 
     def rows(self, index: NDArray[np.intp]) -> Inputs:
-        """Return the inputs of the points at the given indices."""
+        """Return the inputs of the points at the given indices, in the given order."""
         return Inputs(
             base=self.base[index],
             columns={
@@ -144,14 +147,17 @@ def _align(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Coordinates]:
 
 
 def _scale_columns(columns: Iterable[tuple[Array, float]], rows: int) -> Array:
-    """Return the columns, each multiplied by its prior standard deviation, as (rows, k)."""
+    """Return the k columns, each multiplied by its prior standard deviation, as (rows, k)."""
     return matrix((column * prior for column, prior in columns), rows)
 
 
 def number_groups(steps: Sequence[Hashable]) -> NDArray[np.intp]:
-    """Return an index (n,) for each entry; equal entries have equal indices.
+    """Return an index (n,) that is equal for equal entries.
 
-    The indices count distinct entries from 0, in the order of their first appearance.
+    The indices number the distinct entries from 0, in the order of their first appearance.
+
+    Args:
+        steps: n identifiers, such as the step of each run.
     """
     numbers = {step: number for number, step in enumerate(dict.fromkeys(steps))}
     return np.array([numbers[step] for step in steps], dtype=np.intp)
@@ -187,7 +193,10 @@ def _pool_replicates(
 
 @dataclass(frozen=True)
 class Scales:
-    """The learned scales of the smooth part and of the nugget.
+    """Learned standard deviations and length scales of a Gaussian process.
+
+    The process has a smooth part, a function of the coordinates, and a nugget, an independent
+    deviation of each step.
 
     Attributes:
         smooth: Standard deviation of the smooth part.
@@ -209,7 +218,15 @@ class Scales:
     ends: tuple[float, float]
 
     def covariance(self, a: Coordinates, b: Coordinates) -> Array:
-        """Return the Matern covariance (n, m) of the smooth part between n and m points."""
+        """Return the covariance (n, m) of the smooth part between n points and m points.
+
+        It is a Matern covariance of order 3/2.
+
+        Args:
+            a: Coordinates of the n points by name.
+            b: Coordinates of the m points by name. A name that only one set has counts as zero or
+                as the empty text in the other.
+        """
         a, b = _align(a, b)
         lengths = {name: self.lengths.get(name, self.reach) for name in a}
         numbers = [name for name, values in a.items() if not _is_text(values)]
@@ -225,7 +242,13 @@ class Scales:
         return np.asarray(self.smooth**2 * (1 + root) * np.exp(-root))
 
     def nugget_variance(self, coordinates: Coordinates) -> Array:
-        """Return the variances (n,) of the nugget, clipped to their range at the observed steps."""
+        """Return the variances (n,) of the nugget, an independent deviation of each step.
+
+        They are clipped to their range at the observed steps.
+
+        Args:
+            coordinates: Coordinates of n points by name.
+        """
         change = np.full(len(next(iter(coordinates.values()))), self.level)
         for name, (center, slope) in self.slopes.items():
             change += slope * (coordinates.get(name, np.zeros(1)) - center)
@@ -313,7 +336,7 @@ def _maximize_posterior(
     diagonal = np.diag_indices_from(line)
 
     def objective(logs: Array) -> tuple[float, Array]:
-        """Return the negative log posterior and its gradient at the logarithms of the scales."""
+        """Return the negative log posterior and its gradient for logarithms of the scales."""
         deviations = (logs - prior) / _SCALE_SPREAD
         if np.abs(deviations).max() > _MAX_SCALE_DEVIATION:  # the first search step may be too long
             return _REJECTED, np.zeros_like(logs)
@@ -401,10 +424,10 @@ def _learn_nugget_variance(scales: Scales, inputs: Inputs, squares: Array, share
 
 @dataclass(frozen=True)
 class LeaveOneOutErrors:
-    """The errors of g observed steps, each predicted from the other steps.
+    """Prediction errors of g observed steps, each predicted from the other steps.
 
     Attributes:
-        error: Observed minus predicted values (g,).
+        error: Observed minus predicted values (g,), usually logarithms of seconds.
         spread: Predicted standard deviations (g,) of the errors.
         freedom: Degrees of freedom of the t distribution of the standardized errors.
     """
@@ -414,14 +437,18 @@ class LeaveOneOutErrors:
     freedom: float
 
     def select(self, chosen: NDArray[np.bool_]) -> LeaveOneOutErrors:
-        """Return the errors of the steps that a mask (g,) selects."""
+        """Return the errors of some steps.
+
+        Args:
+            chosen: Mask (g,) that is True for the selected steps.
+        """
         return LeaveOneOutErrors(self.error[chosen], self.spread[chosen], self.freedom)
 
     @property
     def median_error(self) -> float:
-        """Median relative error of the predicted seconds; NaN for fewer than two steps.
+        """Median relative error of the predicted seconds (0.1: 10%); NaN for fewer than two steps.
 
-        The values must be logarithms of seconds.
+        The values of the process must be natural logarithms of seconds.
         """
         if len(self.error) < 2:
             return float("nan")
@@ -441,7 +468,7 @@ class LeaveOneOutErrors:
         """Return the share of steps whose observed value is inside the step's prediction interval.
 
         Args:
-            level: Confidence level of the intervals.
+            level: Confidence level of the intervals, from 0 to 1.
 
         Returns:
             The share (0..1); NaN for fewer than two steps.
@@ -473,24 +500,25 @@ class _Posterior(NamedTuple):
         weights: Posterior means (k,) of the weights.
         root: Square root (k, k) of the posterior covariance of the weights: root @ root.T.
         features: Features (g, k) of the observed steps.
-        own: Prior variances (g,) of these steps that the features do not explain: mainly nuggets.
+        unexplained: Prior variances (g,) of the observed steps that the features do not explain:
+            mainly nuggets.
         inducing: The inducing points of the features.
     """
 
     weights: Array
     root: Array
     features: Array
-    own: Array
+    unexplained: Array
     inducing: _InducingPoints
 
 
 @dataclass(frozen=True)
 class Process:
-    """A Gaussian process that is fitted to g observed steps.
+    """A Gaussian process that is fitted to measurements of g distinct steps.
 
     Attributes:
-        inputs: The inputs of the steps.
-        values: Values (g,) of the steps minus the base. Each value is a mean over runs.
+        inputs: The inputs of the steps: columns of the linear part and coordinates.
+        values: Values (g,) of the steps minus the prior means. Each value is a mean over runs.
         noise: Variances (g,) of the noise of these means.
         disturbed: Factors (g,) that multiply the nugget variances; above 1 for disturbed steps.
         scales: The learned scales.
@@ -507,11 +535,11 @@ class Process:
     @classmethod
     @one_thread()
     def fit(cls, inputs: Inputs, values: Array, noise: Array, run: float) -> Process:
-        """Fit the process to single runs.
+        """Fit the process to m runs, of which several may have measured the same step.
 
         Args:
-            inputs: The inputs of m runs.
-            values: Values (m,) of the runs.
+            inputs: The inputs of the runs: columns of the linear part and coordinates.
+            values: Measured values (m,) of the runs, such as logarithms of step times.
             noise: Standard deviations (m,) of the runs about the means of their steps.
             run: Standard deviation of a future run about the mean of its step.
         """
@@ -544,10 +572,11 @@ class Process:
     def predict(self, points: Inputs) -> Prediction:
         """Return the joint distribution of the values at some points.
 
-        If a point's step was observed, its nugget is known up to the noise of the observed runs.
+        If the step of a point was observed, the deviation of this step from the smooth part is
+        known up to the noise of the observed runs.
 
         Args:
-            points: The inputs of the points to predict.
+            points: The inputs of the points to predict: columns of the linear part and coordinates.
         """
         if len(self.values) >= _MAX_INDUCING:
             posterior = self._data_posterior
@@ -560,23 +589,23 @@ class Process:
             for name, (_, prior) in known.items()
         )
         unknown = (column for name, column in points.columns.items() if name not in known)
-        features, own = self._features(
+        features, unexplained = self._features(
             points.coordinates, _scale_columns(line, count), posterior.inducing
         )
         group = number_groups([*self.inputs.steps, *points.steps])[len(self.values) :]
         is_observed = group < len(self.values)
         # The runs of an observed step determine its nugget, given the features.
         step = group[is_observed]
-        kept = posterior.own[step] / (posterior.own[step] + self.noise[step])
+        kept = posterior.unexplained[step] / (posterior.unexplained[step] + self.noise[step])
         base = points.base.copy()
         base[is_observed] += kept * self.values[step]
         features[is_observed] -= kept[:, None] * posterior.features[step]
-        own[is_observed] = posterior.own[step] * (1 - kept)
+        unexplained[is_observed] = posterior.unexplained[step] * (1 - kept)
         known_root = features @ posterior.root * np.sqrt(self.allowance)
         return Prediction(
             mean=base + features @ posterior.weights,
             root=np.hstack([known_root, _scale_columns(unknown, count)]),
-            own=own * self.allowance,
+            own=unexplained * self.allowance,
             group=number_groups(points.steps),
             noise=self.run,
             freedom=self.freedom,
@@ -585,13 +614,13 @@ class Process:
     @cached_property
     @one_thread()
     def leave_one_out(self) -> LeaveOneOutErrors:
-        """The error of each observed step if it is predicted from the other steps.
+        """Error of each observed step if it is predicted from the other steps.
 
         It is computed in closed form: the residual and its variance are divided by one minus the
         leverage of the step.
         """
         posterior = self._data_posterior
-        spread = posterior.own + self.noise
+        spread = posterior.unexplained + self.noise
         leverage = ((posterior.features @ posterior.root) ** 2).sum(axis=1) / spread
         complement = 1 - leverage
         error = (self.values - posterior.features @ posterior.weights) / complement
@@ -601,7 +630,7 @@ class Process:
 
     @cached_property
     def _data_posterior(self) -> _Posterior:
-        """The posterior whose inducing points are observed steps only, at most `_MAX_OBSERVED`."""
+        """Posterior whose inducing points are observed steps only, at most `_MAX_OBSERVED`."""
         return self._condition(self._choose_inducing(None))
 
     def _features(
@@ -648,9 +677,11 @@ class Process:
         """Return the posterior of the feature weights, given the observed steps."""
         inputs = self.inputs
         line = _scale_columns(inputs.columns.values(), len(inputs))
-        features, own = self._features(inputs.coordinates, line, inducing)
-        own = own + self.scales.nugget_variance(inputs.coordinates) * (self.disturbed - 1)
-        deviations = np.sqrt(own + self.noise)
+        features, unexplained = self._features(inputs.coordinates, line, inducing)
+        unexplained = unexplained + self.scales.nugget_variance(inputs.coordinates) * (
+            self.disturbed - 1
+        )
+        deviations = np.sqrt(unexplained + self.noise)
         scaled = features / deviations[:, None]
         lower = cholesky(scaled.T @ scaled + np.eye(features.shape[1]), lower=True)
         root = solve_triangular(lower, np.eye(len(lower)), lower=True).T
@@ -658,6 +689,6 @@ class Process:
             weights=root @ (root.T @ (scaled.T @ (self.values / deviations))),
             root=root,
             features=features,
-            own=own,
+            unexplained=unexplained,
             inducing=inducing,
         )

@@ -1,4 +1,7 @@
-"""The status of the points of a sweep: done, repeated, predicted to be too large, or missing."""
+"""The status of the points of a sweep: done, repeated, predicted to be too large, or missing.
+
+A point is one configuration of the sweep.
+"""
 
 import functools
 import math
@@ -37,23 +40,24 @@ _TYPICAL_PEAKS = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 class SweepStatus:
     """The points of a sweep and their status, in the order of the sweep.
 
-    Every column, up to `workers`, has one entry per point.
+    A point is one configuration of the sweep. Every attribute up to `workers` has one entry per
+    point.
 
     Attributes:
         points: The points.
-        identities: The identity of each point's measurement in the environment that would measure
-            it.
+        identities: The identity of each point's measurement: configuration, environment that would
+            measure it, and number of the replicate.
         status: "done" (has an outcome), "repeated" (equals an earlier point of the sweep),
             "oom_predicted" (too large for the memory), or "missing" (to be measured).
         outcomes: The stored outcome of a done point, "" for a repeated point, "oom_predicted", or
             "ok" as the expected outcome of a missing point.
         costs: Arrays (points,) of every field of `Costs`, by name.
         limits: Bytes of memory (points,) that a point may use; infinite without a memory check.
-        environments: The environments that would measure the points.
-        workers: The keys of the workers that would measure the points.
+        environments: The environments (hardware and software) that would measure the points.
+        workers: The keys of the worker processes that would measure the points.
         missing_stacks: Names of the software stacks that are not installed yet.
-        ceilings: The measured ceilings that the points need, by identity; None for ceilings that
-            the store does not contain.
+        ceilings: The measured peak FLOP/s and memory bandwidths that the points need, by identity;
+            None for peaks that the store does not contain.
     """
 
     points: Sequence[Point]
@@ -74,12 +78,14 @@ class SweepStatus:
 
 
 def sweep_status(points: Sequence[Point], settings: Settings, history: History) -> SweepStatus:
-    """Return the status that the points would have in a session that starts now.
+    """Return the status that the points of a sweep would have in a session that starts now.
+
+    The status of a point says whether the session would measure it, or why not.
 
     Args:
-        points: The points of the sweep.
+        points: The points (configurations) of the sweep.
         settings: The settings of the session.
-        history: The runs of the store.
+        history: The past runs in the store.
 
     Raises:
         ParadnnError: If such a session would fail before its first point.
@@ -140,7 +146,9 @@ def _needed_ceilings(
     flops: Array,
     environments: Mapping[int, Environment],
 ) -> list[Identity]:
-    """Return the identities of the ceilings that the points need (see `below_ceilings`).
+    """Return the identities of the measurements of peak performance that the points need.
+
+    The function `below_ceilings` decides whether a point needs them.
 
     Args:
         points: The points.
@@ -160,7 +168,7 @@ def _needed_ceilings(
 
 
 def _number_kinds(points: Sequence[Point]) -> list[int]:
-    """Return a kind for each point, such that points of a kind share worker and environment.
+    """Number the points such that points with the same number share worker and environment.
 
     The identity of the settings objects is compared rather than their values, because this is fast
     and most points share these objects. Equal settings may therefore have different kinds.
@@ -175,7 +183,7 @@ def _number_kinds(points: Sequence[Point]) -> list[int]:
 
 
 def _limits(points: Sequence[Point]) -> Array:
-    """Return the memory limits (points,) in bytes, infinite for points without a memory check.
+    """Return the memory limits (points,) in bytes; infinite for points without a memory check.
 
     `paradnn.platform.environment.exceeds_memory` applies the same limits.
     """
@@ -198,7 +206,7 @@ def _states(
     policy: ResumePolicy,
     too_large: NDArray[np.bool_],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the status and the outcome of each point (see `SweepStatus`).
+    """Yield the status and the outcome of each point, as `SweepStatus` describes them.
 
     Args:
         points: The points.
@@ -228,9 +236,16 @@ def _ceilings(runs: Sequence[Finished], history: History) -> Ceilings | None:
 
 
 def rates_of(status: SweepStatus) -> Rates:
-    """Return a function that looks up the highest rates of a device, as `Rates` describes.
+    """Return a function that looks up the highest rates of a device.
 
     It uses measured peak rates if available, else the specification, else a typical value.
+
+    Args:
+        status: The status of a sweep, with the measured peak rates of its environments.
+
+    Returns:
+        The function. Its arguments are the names of the device, the framework and the precision. It
+        returns the highest FLOP/s and B/s of one device, and the number of cores of its host.
     """
     kinds: dict[str, tuple[str, int]] = {}
     measured: dict[tuple[str, str], Ceilings] = {}

@@ -76,14 +76,16 @@ _UNKNOWN_SIZES = (1000, 10)
 
 @dataclass(frozen=True)
 class Table:
-    """A table of n planned points or past runs. Every column has one entry per row.
+    """A table of n configurations to measure (planned points) or n past runs.
+
+    Every column has one entry per row.
 
     Attributes:
-        rows: Params by key, as stored.
-        environments: Ids of the environments.
-        sessions: Id of the sweep that measured the run, or `PLANNED_SESSION`.
-        costs: Array (n, 3) of FLOPs per step, bytes per step and parameters.
-        peaks: Array (n, 3) of FLOP/s and B/s of one device, and cores of the host.
+        rows: Keys and values of the configuration, as stored in MLflow params.
+        environments: Ids of the environments (hardware and software).
+        sessions: Id of the sweep that measured the run; `PLANNED_SESSION` for a planned point.
+        costs: Array (n, 3) of FLOPs per step, bytes per step and number of parameters.
+        peaks: Array (n, 3) of peak FLOP/s and peak B/s of one device, and cores of the host.
         load: Numbers (n,) of runnable threads on the host during the run, NaN where unknown.
     """
 
@@ -98,18 +100,18 @@ class Table:
         return len(self.rows)
 
     def text(self, key: str) -> NDArray[np.str_]:
-        """Return the values (n,) of a key as text; "null" for rows without the key."""
+        """Return the values (n,) of a key, such as "model.name", as text; "null" if missing."""
         return np.array([row.get(key, "null") for row in self.rows], dtype=str)
 
     def number(self, key: str) -> Array:
-        """Return the values (n,) of a key as numbers; NaN for other values and missing keys."""
+        """Return the values (n,) of a key as numbers; NaN if missing or not a number."""
         values = [_parse_value(row.get(key, "null")) for row in self.rows]
         return np.array(
             [value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float
         )
 
     def count(self, key: str) -> Array:
-        """Return the values (n,) of a key as numbers of at least 1; missing values become 1."""
+        """Return the values (n,) of a key as numbers of at least 1; 1 if missing or not a number."""
         return np.asarray(np.fmax(self.number(key), 1.0))
 
     @cached_property
@@ -120,7 +122,7 @@ class Table:
 
     @cached_property
     def families(self) -> list[str]:
-        """The model family of each row; "" if unknown."""
+        """The model family of each row, such as "fc"; "" if unknown."""
         return [row.get("model.name", "") for row in self.rows]
 
     @cached_property
@@ -130,9 +132,10 @@ class Table:
 
     @cached_property
     def examples(self) -> Array:
-        """Numbers in the input and in the target of one example, as an array (n, 2).
+        """Size of one example's input and of its target, as an array (n, 2).
 
-        A class counts as one number. A model that this version does not know gets 1000 and 10.
+        The size is a number of values. A class counts as one value. A model that this version does
+        not know gets 1000 and 10.
         """
         sizes = self._for_models(Model.example_sizes, _UNKNOWN_SIZES)
         return np.array(sizes, dtype=float).reshape(-1, 2)
@@ -152,9 +155,10 @@ class Table:
 
     @cached_property
     def settings(self) -> list[frozenset[tuple[str, str]]]:
-        """The settings of each row that may affect the time of a step, without default values.
+        """For each row, the set of its settings that may affect the time of a step.
 
-        A setting is a pair (key, value).
+        A setting is a pair (key, value). Default values, model keys and the batch size are
+        excluded.
         """
         point = as_params(point_request(Point(model=None)))  # type: ignore[arg-type]
         point.pop("model", None)
@@ -192,9 +196,9 @@ class Table:
 
 
 def _at_least_one(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
-    """Return the costs (n, 3), raised to at least 1, because the model uses their logarithms.
+    """Return the costs (n, 3), raised to at least 1, because predictions use their logarithms.
 
-    If the costs of a family are counted only during a measurement, they are replaced by 1.
+    The costs of some model families are counted only during a measurement. They become 1.
     """
     counted = {name for name, family in FAMILIES.items() if family.options.is_counted}
     is_counted = np.array([[row.get("model.name") in counted] for row in rows], dtype=bool)
@@ -205,12 +209,15 @@ def _at_least_one(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
 def call_with_model(
     items: tuple[tuple[str, str], ...], function: Callable[..., Any], default: Any
 ) -> Any:
-    """Call a function with the model of a row, and return its result.
+    """Call a function with the model that a recorded configuration describes.
 
     Args:
-        items: Keys and values of the row, as stored.
+        items: Keys and values of the configuration, as stored in MLflow params.
         function: Receives the model, and as keyword arguments the keys that are not model options.
         default: The result for a model that this version does not know or cannot use.
+
+    Returns:
+        The result of the function, or the default.
     """
     row = {key: _parse_value(text) for key, text in items}
     options = {}
@@ -229,7 +236,7 @@ _LARGEST_SIZE = 10**18
 
 @functools.lru_cache(maxsize=65536)
 def _parse_value(text: str) -> Any:
-    """Return the JSON value of a param, or its text if it is invalid JSON or too large a number."""
+    """Return the JSON value of a param; its text if it is invalid JSON or too large a number."""
     try:
         value = read_json(text)
     except ValueError:
@@ -240,7 +247,11 @@ def _parse_value(text: str) -> Any:
 
 
 def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
-    """Return the step costs of n points: an array (n,) for every field of `Costs`, by name."""
+    """Return the costs of one step of n configurations (points).
+
+    Returns:
+        Name of a field of `Costs`, such as "flops_per_step" -> array (n,).
+    """
     names = [entry.name for entry in fields(Costs)]
     costs = np.empty((len(points), len(names)))
     for index, point in enumerate(points):
@@ -249,20 +260,21 @@ def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
 
 
 def point_params(point: Point) -> dict[str, str]:
-    """Return the keys and values of a point as they are stored."""
+    """Return the keys and values of a configuration, as they are stored in MLflow params."""
     return as_params(point_request(point))
 
 
 def make_table(
     points: Sequence[Point], environments: Sequence[str], devices: Sequence[str], rates: Rates
 ) -> Table:
-    """Return the table of planned points.
+    """Return a table of planned configurations (points), from which predictions are computed.
 
     Args:
         points: The points.
-        environments: For each point, the id of its environment.
+        environments: For each point, the id of the environment that would measure it.
         devices: For each point, the name of its device.
-        rates: Returns the highest rates of a device.
+        rates: Returns the peak FLOP/s, the peak B/s and the cores of the host, given the names of
+            device, framework and precision.
     """
     columns = cost_columns(points)
     costs = np.stack([columns[name] for name in _COSTS], axis=1)
@@ -280,7 +292,7 @@ def make_table(
 
 
 def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rates) -> Array:
-    """Return the peaks (n, 3) of the devices of n rows, as `Table.peaks` describes them."""
+    """Return peak FLOP/s, peak B/s and cores of the devices of n rows, as an array (n, 3)."""
     peaks = [
         rates(device, row.get("framework.name", ""), row.get("precision", ""))
         for device, row in zip(devices, rows, strict=True)
@@ -290,12 +302,15 @@ def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rat
 
 @dataclass(frozen=True)
 class RunHistory:
-    """n measured runs. Every column has one entry per run, NaN where a run has no value.
+    """Measured times of n past runs. Entries of arrays are NaN where a run has no value.
+
+    A block is a number of steps that are timed together.
 
     Attributes:
-        table: The runs as rows of a table.
+        table: The configurations and environments of the runs, one row per run.
         step: Step times (n,) in seconds.
-        phases: Phase -> its seconds (n,). The phases in `PHASES_PER_PROCESS` are per process.
+        phases: Phase of a measurement, such as "compile" -> its seconds (n,). The phases in
+            `PHASES_PER_PROCESS` are per process.
         warmup_blocks: Number (n,) of blocks per process before the measured blocks, including
             calibration.
         steady: 1 if the run reached a steady state, else 0; (n,).
@@ -317,11 +332,14 @@ class RunHistory:
 
     @classmethod
     def from_runs(cls, runs: Sequence[CompletedRun], rates: Rates) -> RunHistory:
-        """Return the history of the runs that a prediction can use (`_is_usable`).
+        """Collect the times of those runs that a prediction can use.
+
+        A usable run succeeded, and its metrics and params are valid.
 
         Args:
             runs: Completed runs, in any order.
-            rates: Returns the highest rates of a device.
+            rates: Returns the peak FLOP/s, the peak B/s and the cores of the host, given the names
+                of device, framework and precision.
         """
         ordered = sorted(runs, key=lambda run: run.start)
         gaps = _gaps(ordered)
@@ -364,7 +382,7 @@ class RunHistory:
 
 
 def _is_usable(run: CompletedRun) -> bool:
-    """Whether a run succeeded and has valid values of all metrics and params of a prediction."""
+    """Return whether a run succeeded and has valid metrics and params for a prediction."""
     if run.tags.get("outcome") != "ok":
         return False
     for name in ("step_time_ms", "flops_per_step", "bytes_per_step"):
@@ -404,7 +422,7 @@ def _gaps(runs: Sequence[CompletedRun]) -> dict[str, float]:
 
 
 def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error: Array) -> Array:
-    """Return the standard deviations (n,) of log step times that the runs recorded.
+    """Return the standard deviations (n,) of the log step times of n runs, as they recorded them.
 
     For a run of several processes, this is the recorded standard error. For a single process, it is
     h / t, where h is 1.96 recorded standard errors and t is the 97.5% quantile of Student's t with
@@ -412,10 +430,10 @@ def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error
     with half the width of the recorded interval (in logarithms) as h.
 
     Args:
-        low: Lower ends (n,) of the 95% intervals of step times.
-        high: Upper ends (n,) of the 95% intervals of step times.
-        processes: Numbers (n,) of processes.
-        blocks: Numbers (n,) of blocks, NaN where unknown.
+        low: Lower ends (n,) of the 95% intervals of step times, in any unit.
+        high: Upper ends (n,) of these intervals, in the same unit.
+        processes: Number (n,) of processes in which each run was measured.
+        blocks: Number (n,) of measured blocks of steps in each run, NaN where unknown.
         error: Standard errors (n,) of the log step times, NaN where unknown.
     """
     has_error = np.isfinite(error)
@@ -432,7 +450,7 @@ def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error
 
 
 def stated_freedom(processes: Array, blocks: Array) -> Array:
-    """Return the degrees of freedom (n,) of the recorded intervals of runs.
+    """Return the degrees of freedom (n,) of the confidence intervals that n runs recorded.
 
     For several processes, this is their number minus one. For a single process, it is a quarter of
     its number of blocks, and at least 2: the interval is based on blocks, which are correlated in
@@ -441,8 +459,8 @@ def stated_freedom(processes: Array, blocks: Array) -> Array:
     100% of the cases.
 
     Args:
-        processes: Numbers (n,) of processes.
-        blocks: Numbers (n,) of blocks, NaN where unknown.
+        processes: Number (n,) of processes in which each run was measured.
+        blocks: Number (n,) of measured blocks of steps in each run, NaN where unknown.
     """
     known_blocks = np.where(np.isfinite(blocks), blocks, _DEFAULT_BLOCKS)
     of_blocks = np.maximum(known_blocks / 4, 2.0)

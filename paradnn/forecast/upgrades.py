@@ -62,7 +62,10 @@ DRAWS = 200
 
 @dataclass(frozen=True, eq=False)
 class TimedWork:
-    """m measured times, and the n operations of which they consist.
+    """Measured times, and the operations that were executed in each of them.
+
+    There are m measured times and n operations. A measured time is the time of a single operation,
+    or of a step with several operations.
 
     Attributes:
         flops: Floating-point operations (n,) per call.
@@ -96,10 +99,14 @@ class TimedWork:
         )
 
     def log_terms(self, logs: Array) -> Array:
-        """Return the logarithms (3, n) of the three terms of one call, in seconds.
+        """Return the logarithms (3, n) of the three terms of one call of each operation.
+
+        The terms are the times of arithmetic, memory traffic and overhead, in seconds.
 
         Args:
-            logs: Logarithms (4,) of f, b, o and p - 1.
+            logs: Logarithms (4,) of four parameters: arithmetic rate in FLOP/s, memory bandwidth in
+                B/s, overhead in seconds, and the exponent of the smooth maximum minus 1. The
+                exponent is not used.
         """
         return np.stack(
             [
@@ -110,7 +117,7 @@ class TimedWork:
         )
 
     def sum_by_owner(self, seconds: Array) -> Array:
-        """Return the sums (m,) over all calls that belong to each measured time.
+        """Return, for each measured time, the sum (m,) over all calls of its operations.
 
         Args:
             seconds: Seconds (n,) of one call of each operation, or another amount per call.
@@ -120,11 +127,11 @@ class TimedWork:
 
 
 def smooth_maximum(log_terms: Array, exponent: Array | float) -> tuple[Array, Array]:
-    """Return the logarithm of the p-norm over the first axis, and the share of each term.
+    """Combine three terms into a smooth maximum, the p-norm over the first axis.
 
     Args:
         log_terms: Logarithms (3, ...) of the terms.
-        exponent: The exponent p, which broadcasts over the other axes.
+        exponent: The exponent p of the p-norm, which broadcasts over the other axes.
 
     Returns:
         The logarithms (...) of the p-norm, and the shares (3, ...). A share is the elasticity of
@@ -138,10 +145,14 @@ def smooth_maximum(log_terms: Array, exponent: Array | float) -> tuple[Array, Ar
 
 @dataclass(frozen=True, eq=False)
 class OperationLimits:
-    """The fitted f, b, o and p of a device for a group of work.
+    """Achieved arithmetic rate, memory bandwidth and overhead of a device, fitted to times.
+
+    The time of an operation is a smooth maximum (p-norm) of three terms: FLOPs / f, bytes / b, and
+    o.
 
     Attributes:
-        logs: Logarithms (4,) of f in FLOP/s, b in B/s, o in seconds, and p - 1.
+        logs: Logarithms (4,) of the arithmetic rate f in FLOP/s, the bandwidth b in B/s, the
+            overhead o in seconds, and p - 1.
         covariance: Covariance (4, 4) of `logs`.
         spread: Standard deviation of the logarithms of measured times around the fit.
     """
@@ -158,10 +169,10 @@ class OperationLimits:
 
         Args:
             work: The operations with their measured times.
-            peak: Peak arithmetic rate in FLOP/s. If None, the highest measured rate is the prior
-                of f.
-            bandwidth: Peak memory bandwidth in B/s. If None, the highest measured rate is the prior
-                of b.
+            peak: Peak arithmetic rate in FLOP/s. A share of it is the prior of the achieved rate.
+                If None, the highest measured rate is the prior.
+            bandwidth: Peak memory bandwidth in B/s. A share of it is the prior of the achieved
+                bandwidth. If None, the highest measured rate is the prior.
         """
         measured = np.log(work.seconds)
         expected = np.log(
@@ -201,16 +212,21 @@ class OperationLimits:
         return cls(logs=found.x, covariance=np.linalg.inv(precision), spread=spread)
 
     def log_seconds(self, work: TimedWork) -> Array:
-        """Return the logarithms (m,) of the times in seconds that the fit predicts for `work`."""
+        """Return the logarithms (m,) of the predicted times in seconds for each time in `work`."""
         return _log_seconds(work, self.logs)
 
     def draws(self, count: int, random: np.random.Generator) -> Array:
-        """Return random draws (4, count) of `logs`, according to their covariance."""
+        """Return `count` random draws (4, count) of `logs`, according to their covariance."""
         return random.multivariate_normal(self.logs, self.covariance, count, method="eigh").T
 
 
 def _highest_logs(peak: float | None, bandwidth: float | None) -> Array:
-    """Return the upper bounds (4,) of the logarithms of f, b, o and p - 1."""
+    """Return the upper bounds (4,) of `OperationLimits.logs`.
+
+    Args:
+        peak: Peak arithmetic rate in FLOP/s; None for no bound.
+        bandwidth: Peak memory bandwidth in B/s; None for no bound.
+    """
     highest = np.full(4, np.inf)
     if peak:
         highest[0] = math.log(_MAX_PEAK_SHARE * peak)
@@ -270,10 +286,13 @@ class Upgrade:
     scatter_correlation: float = 1.0
 
     def draws(self, count: int) -> Array:
-        """Return random draws (count, 3) of the log gains; every call returns the same draws.
+        """Return random draws (count, 3) of the log gains. Every call returns the same draws.
 
-        Draws are correlated with those of an upgrade without `correlations`, as `correlations`
-        states.
+        If `correlations` is set, the draws are correlated with those of the other upgrade, which
+        must have no `correlations`.
+
+        Args:
+            count: Number of draws.
         """
         random = np.random.default_rng(0)
         normal = random.standard_normal((count, 3))
@@ -292,8 +311,8 @@ def correlated(normal: Array, correlations: Array | float, random: np.random.Gen
     """Return standard normal deviates that are correlated with given deviates.
 
     Args:
-        normal: The given standard normal deviates.
-        correlations: Correlations with `normal`, which broadcast with it.
+        normal: The given standard normal deviates, an array of any shape.
+        correlations: Correlations of the result with `normal`, which broadcast with it.
         random: Source of the independent part.
     """
     independent = random.standard_normal(normal.shape)
@@ -307,8 +326,9 @@ class SpeedupPrediction:
     Attributes:
         log_speedups: Random draws (m, draws) of the logarithms of the speedups.
         seconds: The measured times (m,) in seconds.
-        before: Shares (3, m) of the limits in the times before the upgrade.
-        after: Expected shares (3, m) of the limits in the times after the upgrade.
+        before: Shares (3, m) of arithmetic, memory and overhead in the times before the upgrade.
+        after: Expected shares (3, m) of arithmetic, memory and overhead in the times after the
+            upgrade.
     """
 
     log_speedups: Array
@@ -323,17 +343,18 @@ def predict_speedups(
 ) -> SpeedupPrediction:
     """Predict the speedups of measured times by an upgrade, as random draws.
 
-    The residual of a time is divided among its three terms: in proportion to their elasticities,
-    plus a random part. Every draw reproduces the measured time.
+    The terms of a time are arithmetic, memory and overhead. The residual of a time, its deviation
+    from the fit, is divided among these terms: in proportion to their elasticities, plus a random
+    part. Every draw reproduces the measured time.
 
     Draws for different work can be added if they use the same upgrade, because each draw has the
     same gains. Draws for two upgrades can be subtracted if they use the same seed. Their fits and
     residuals are then equal, and their gains are correlated as `Upgrade.correlations` states.
 
     Args:
-        work: The operations with their measured times.
-        fit: The fit of the present device.
-        upgrade: The gains of the new device.
+        work: The operations with their measured times on the present device.
+        fit: The fit of the present device to these times.
+        upgrade: The expected gains of the new device, with their uncertainty.
         draws: Number of random draws.
         seed: Seed of all random numbers except the gains, whose draws are fixed.
     """
@@ -345,8 +366,8 @@ def predict_speedups(
     log_speedups = np.empty((count, draws))
     after = np.zeros((3, count))
     for draw, logs in enumerate(fit.draws(draws, random).T):
-        own = residual.split(own_spread * random.standard_normal((3, count)))
-        log_speedups[:, draw], shares = _upgraded(work, logs, own, gains[draw])
+        deviations = residual.split(own_spread * random.standard_normal((3, count)))
+        log_speedups[:, draw], shares = _upgraded(work, logs, deviations, gains[draw])
         after += shares
     scatter = correlated(
         random.standard_normal((count, draws)),
@@ -363,15 +384,18 @@ def predict_speedups(
 
 
 def expected_speedups(work: TimedWork, fit: OperationLimits, gains: Array) -> Array:
-    """Return the expected speedups (m,) without their uncertainty, for maps of many upgrades.
+    """Return the expected speedups (m,) of measured times by an upgrade, without uncertainty.
+
+    It is fast enough for maps of many upgrades.
 
     Args:
-        work: The operations with their measured times.
-        fit: The fit of the present device.
-        gains: Logarithms (3,) of the gains.
+        work: The operations with their m measured times on the present device.
+        fit: The fit of the present device to these times.
+        gains: Logarithms (3,) of the factors by which arithmetic, memory and overhead become
+            faster.
     """
-    own = _Residual.of(work, fit).split(np.zeros((3, len(work.seconds))))
-    log_speedups, _ = _upgraded(work, fit.logs, own, gains)
+    deviations = _Residual.of(work, fit).split(np.zeros((3, len(work.seconds))))
+    log_speedups, _ = _upgraded(work, fit.logs, deviations, gains)
     return np.asarray(np.exp(log_speedups))
 
 
@@ -413,16 +437,21 @@ class _Residual:
         return np.asarray(deviations + self.weights * unexplained / self.squares)
 
 
-def _upgraded(work: TimedWork, logs: Array, own: Array, gains: Array) -> tuple[Array, Array]:
-    """Return the logarithms (m,) of the speedups, and the limits' shares (3, m) in the new times.
+def _upgraded(work: TimedWork, logs: Array, deviations: Array, gains: Array) -> tuple[Array, Array]:
+    """Return the speedups by an upgrade, and the shares of the terms in the new times.
+
+    The terms of a time are arithmetic, memory and overhead.
 
     Args:
-        work: The operations.
-        logs: Logarithms (4,) of f, b, o and p - 1.
-        own: Deviations (3, m) of the logarithms of the terms of each measured time.
+        work: The operations with their m measured times.
+        logs: Fitted parameters (4,), as in `OperationLimits.logs`.
+        deviations: Deviations (3, m) of the logarithms of the terms of each measured time.
         gains: Logarithms (3,) of the gains.
+
+    Returns:
+        The logarithms (m,) of the speedups, and the shares (3, m) of the terms.
     """
-    terms = work.log_terms(logs) + own[:, work.owner]
+    terms = work.log_terms(logs) + deviations[:, work.owner]
     exponent = _exponent(logs)
     old, _ = smooth_maximum(terms, exponent)
     new, shares = smooth_maximum(terms - gains[:, None], exponent)
@@ -433,11 +462,11 @@ def _upgraded(work: TimedWork, logs: Array, own: Array, gains: Array) -> tuple[A
 
 
 def limit_shares(work: TimedWork, logs: Array) -> Array:
-    """Return the shares (3, m) of the three limits in the fitted times.
+    """Return the shares (3, m) of arithmetic, memory and overhead in the fitted times.
 
     Args:
-        work: The operations.
-        logs: Logarithms (4,) of f, b, o and p - 1.
+        work: The operations of the m times.
+        logs: Fitted parameters (4,), as in `OperationLimits.logs`.
     """
     each, shares = smooth_maximum(work.log_terms(logs), _exponent(logs))
     seconds = np.exp(each)
@@ -448,12 +477,14 @@ def limit_shares(work: TimedWork, logs: Array) -> Array:
 def fit_gains(
     work: TimedWork, fit: OperationLimits, new_seconds: Array, expected: Array, spreads: Array
 ) -> tuple[Array, float]:
-    """Fit the gains between two devices that ran the same work.
+    """Fit the gains in arithmetic, memory and overhead between two devices.
+
+    Both devices ran the same operations.
 
     Args:
-        work: The operations with the times of the older device.
-        fit: The fit of the older device.
-        new_seconds: Times (m,) of the newer device in seconds.
+        work: The operations with their m times on the older device.
+        fit: The fit of the older device to these times.
+        new_seconds: Times (m,) of the same operations on the newer device, in seconds.
         expected: Prior means (3,) of the logarithms of the gains.
         spreads: Prior standard deviations (3,) of the logarithms of the gains.
 

@@ -1,4 +1,4 @@
-"""The role of a kind of work that predicts the duration of its phases."""
+"""Prediction of the phases of a measurement that a kind of work, such as serving, adds."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ if TYPE_CHECKING:
 
 
 class PhaseForecast:
-    """The role of a kind of work whose phases can be predicted (`Workload.role`)."""
+    """Role of a workload that predicts the duration of the phases of its measurements.
+
+    A workload is a kind of work, such as training or serving. `Workload.role` returns its roles.
+    """
 
     def require_predictable(self) -> None:
-        """Raise ConfigError if the duration of a point cannot be predicted (default: it can)."""
+        """Raise ConfigError if the duration of a measurement cannot be predicted.
+
+        By default, it can be predicted.
+        """
 
     def forecast_phases(
         self, points: Table, step: Seconds, known: Mapping[str, Seconds]
     ) -> dict[str, Seconds]:
-        """Return the seconds of the phases that this kind of work adds or changes; default: none.
+        """Predict the seconds of the phases that this kind of work adds or changes.
 
-        Arrays have one row per point, and one column or one column per random draw.
+        The default is no phase. Arrays have one row per point, that is, per configuration. They
+        have one column, or one column per random draw.
 
         Args:
             points: The planned points, of all kinds of work.
             step: Seconds of a step.
-            known: Seconds of the phases that are predicted so far.
+            known: Seconds of the phases that are predicted so far, by name.
 
         Returns:
             Seconds by phase. Points of other kinds of work keep their seconds in `known`, or 0.
