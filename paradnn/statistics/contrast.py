@@ -1,5 +1,8 @@
 """Inference for every comparison of two sides: a mean ratio with two intervals.
 
+The sides A and B are two sets of recorded runs, for example of two frameworks. A point is one
+configuration; it is paired if both sides measured it.
+
 The interval *on these points* is that of the mean log ratio of a fixed set of points. Its variance
 has two parts: the variance between processes, averaged over the points, and the variance of effects
 that shift a whole side and do not cancel (`paradnn.statistics.effects`). The verdict is based on
@@ -43,12 +46,15 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Variances and counts from which the intervals of paired ratios are computed.
+    """Variances and counts from which the intervals of ratios between two sides are computed.
+
+    A and B are the two compared sets of runs. A point is one configuration; p points were measured
+    on both sides.
 
     Attributes:
         schedule: Time and place of the n runs from which the ratios are computed.
-        family: (n,) family of each run.
-        session: Posterior variance of sessions.
+        family: (n,) model family of each run.
+        session: Posterior variance between sessions, which are measurements taken in one go.
         point: (p,) numbers of the paired points, ascending.
         variance: (2, p) variance of the mean logarithm of each point from the scatter between
             processes, on A and on B.
@@ -61,7 +67,8 @@ class Evidence:
             share several sessions.
         leveled: Family -> variance from the correction of its runs to a common machine speed. This
             variance replaces the variance of sessions.
-        selection: Family -> bound of the bias from lost replicates, as a log ratio.
+        selection: Family -> bound of the bias from lost replicates (repeated runs that failed), as
+            a log ratio.
         lost: Family -> number of lost replicates of A and of B.
         missing: Family -> number of points that both sides tried and only A measured, and number
             that both sides tried and only B measured.
@@ -93,11 +100,11 @@ class Evidence:
         return self
 
     def shared_effects(self, families: set[str], points: np.ndarray) -> list[Effect]:
-        """Return the effects that shift the log ratios of all given points together.
+        """Return the effects, such as those of sessions, that shift all log ratios together.
 
         Args:
-            families: Families of the points.
-            points: Numbers of the points.
+            families: Model families of the points.
+            points: Numbers of the points whose log ratios are considered, as in `point`.
         """
         schedule = self.schedule.select(np.isin(self.schedule.point, points))
         effects = schedule.effects(self.session, self.priors)
@@ -115,7 +122,7 @@ class Evidence:
         """Return the effect of the scatter between processes on a mean log ratio over points.
 
         Args:
-            points: (k,) distinct numbers of the points.
+            points: (k,) distinct numbers of the points, as in `point`.
             counts: (k,) number of times that each point occurs in the mean.
         """
         position = np.searchsorted(self.point, points)
@@ -135,14 +142,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Paired points of two sides, of one family or of all families, with their statistics.
+    """Comparison of two sides A and B over the configurations (points) that both measured.
+
+    It covers one model family, or all families.
 
     Attributes:
-        pairs: n rows from `analysis.pairing.pair`.
+        pairs: n rows from `analysis.pairing.pair`, one per point, with the ratio `speedup`.
         evidence: Variances from which intervals are computed. If None, they are unknown, and the
             ends of intervals are NaN.
-        family: Name of the family, or "all".
-        unit: Unit of sampling for the interval for other models.
+        family: Name of the model family, or "all".
+        unit: Unit of sampling for the interval for other models: models and batch sizes
+            ("crossed"), models ("model") or points ("point").
     """
 
     pairs: pd.DataFrame
@@ -152,7 +162,14 @@ class Contrast:
 
     @classmethod
     def of(cls, pairs: pd.DataFrame, family: str, unit: Unit = "crossed") -> Contrast:
-        """Create the contrast of one family from the pairs of two sides; "all" selects all pairs."""
+        """Create the comparison of one model family.
+
+        Args:
+            pairs: Rows from `analysis.pairing.pair`, one per point that both sides measured.
+            family: Name of the family; "all" for all families.
+            unit: Unit of sampling for the interval for other models: models and batch sizes
+                ("crossed"), models ("model") or points ("point").
+        """
         rows = pairs
         if family != "all":
             rows = pairs[pairs["family"] == family]
@@ -166,7 +183,7 @@ class Contrast:
 
     @cached_property
     def levels(self) -> Levels:
-        """Levels of the factors that the points share."""
+        """The model, batch size and other factors that points have in common."""
         return shared_levels(self.pairs, self.unit, axes=_MINIMUM_SAMPLE_VALUES)
 
     @property
@@ -175,7 +192,10 @@ class Contrast:
 
     @property
     def missing_by_side(self) -> tuple[int, int]:
-        """Numbers of points that both sides tried: only A measured them, only B measured them."""
+        """Numbers of points that only one side measured: only A, and only B.
+
+        Both sides tried to measure these points.
+        """
         if self.evidence is None:
             return (0, 0)
         known = self.evidence.missing
@@ -185,7 +205,7 @@ class Contrast:
 
     @property
     def missing(self) -> int:
-        """Number of points that both sides tried and only one measured."""
+        """Number of points that both sides tried to measure, and only one side measured."""
         return sum(self.missing_by_side)
 
     @cached_property
@@ -197,7 +217,7 @@ class Contrast:
 
     @cached_property
     def effects(self) -> list[Effect]:
-        """All effects that the interval of the mean includes, beginning with that of processes."""
+        """All sources of scatter in the interval of the mean, beginning with processes."""
         if self.evidence is None or not len(self.pairs):
             return []
         points, counts = np.unique(self.pairs["point"].to_numpy(), return_counts=True)
@@ -212,7 +232,7 @@ class Contrast:
 
     @cached_property
     def bias(self) -> float:
-        """Upper bound of the bias that lost replicates cause, as a log ratio."""
+        """Upper bound of the bias from lost replicates (failed repeated runs), as a log ratio."""
         if self.evidence is None:
             return 0.0
         known = [self.evidence.selection.get(name, 0.0) for name in self._families]
@@ -220,7 +240,7 @@ class Contrast:
 
     @property
     def shift(self) -> float:
-        """Largest plausible common shift of all log ratios: a 95% half width, plus the bias."""
+        """Largest plausible common error of all log ratios: 95% half width plus `bias`."""
         parts = [effect.component for effect in self.shared]
         half_width = 0.0
         if parts:
@@ -228,14 +248,14 @@ class Contrast:
         return half_width + self.bias
 
     def mean(self) -> Estimate:
-        """Return the geometric mean with its interval on these points.
+        """Return the geometric mean of the ratios with its 95% interval for these points.
 
-        The ends of the interval are NaN without evidence.
+        The interval does not apply to other points. Its ends are NaN without evidence.
         """
         return self._around_mean(self.error)
 
     def population_mean(self) -> Estimate:
-        """Return the geometric mean with its interval for other models like these.
+        """Return the geometric mean of the ratios with its 95% interval for similar models.
 
         The interval also includes the variance over models and batch sizes. Its ends are NaN
         without evidence, or for fewer than MINIMUM_POINTS points.
@@ -266,14 +286,14 @@ class Contrast:
         return errors
 
     def share(self, above: float = 1.0) -> Estimate:
-        """Return the share of these points whose ratio exceeds a threshold.
+        """Return the share of these points whose ratio A over B exceeds a threshold.
 
         The interval covers the shares that result if all ratios shift together by up to `shift`. It
         also includes the noise of single points: a point that is on the wrong side of the threshold
         with probability p adds the variance p (1 - p).
 
         Args:
-            above: The threshold.
+            above: The threshold. With 1, the share is the share of points at which A is better.
         """
         logs = np.log(self.ratios) - math.log(above)
         if not len(logs):
@@ -289,7 +309,7 @@ class Contrast:
         return Estimate(value, low, high)
 
     def quantile(self, share: float = 0.5) -> Estimate:
-        """Return a quantile of the ratios of these points with its interval.
+        """Return a quantile of the ratios of these points with its 95% interval.
 
         The interval combines a common shift of all ratios with the noise of single points. A
         parametric bootstrap adds the noise to the ratios.
@@ -310,15 +330,15 @@ class Contrast:
         return Estimate(value, value / factor, value * factor)
 
     def bounds(self) -> dict[str, float]:
-        """Return bounds of share, median and mean that include the points with a missing side.
+        """Return bounds of share, median and mean that include points that only one side measured.
 
         The bounds of the share of wins and of the median hold for any missing ratios. The bounds of
         the geometric mean assume that no missing ratio is further from 1, on a log scale, than the
         furthest measured ratio (Manski, American Economic Review 80, 1990).
 
         Returns:
-            `share_least`, `share_most`, `median_least`, `median_most`, `mean_least` and
-            `mean_most`.
+            Name -> bound: `share_least`, `share_most`, `median_least`, `median_most`, `mean_least`
+            and `mean_most`. The share is that of points at which A is better.
         """
         bounds: dict[str, float] = {}
         logs = np.log(self.ratios)
@@ -336,11 +356,11 @@ class Contrast:
         return bounds
 
     def row(self) -> dict[str, Any]:
-        """Return the statistics that every comparison of two sides shows for a family.
+        """Return the statistics of the comparison by name, as one row of a table of families.
 
-        Intervals are 95%. The statistics cover the points that both sides measured. `judge` uses
-        `error` (the standard error of the mean log ratio), `freedom` (its degrees of freedom) and
-        `bias`.
+        They are counts, the share of wins of A, geometric mean, quantiles and bounds, with 95%
+        intervals. The statistics cover the points that both sides measured. `judge` uses `error`
+        (the standard error of the mean log ratio), `freedom` (its degrees of freedom) and `bias`.
         """
         count = len(self.ratios)
         missing_a, missing_b = self.missing_by_side
@@ -381,7 +401,7 @@ class Contrast:
 
 
 def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.DataFrame:
-    """Add a verdict to each row, corrected for the number of rows.
+    """Add a verdict on A to each row of a table of comparisons, corrected for multiple tests.
 
     The verdict is equal if both one-sided tests against +-log(1 + margin) are significant
     (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise, A is faster or
@@ -389,8 +409,8 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
     p-values of each test are adjusted for the number of rows by Holm's rule (`adjust_p_values`).
 
     Args:
-        rows: Rows from `Contrast.row`.
-        margin: Largest relative difference that counts as equal.
+        rows: Rows from `Contrast.row`, one per comparison of two sides A and B.
+        margin: Largest relative difference that counts as equal (0.02: 2%).
         rate: Permitted probability that any row has a false verdict.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The verdict on two sides from the interval of their log ratio."""
+"""Verdicts on two sides A and B from the interval of their log ratio."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Decision:
-    """The ratio of A over B with its interval, p-values and verdict.
+    """Result of a comparison of two measured quantities A and B.
 
     Attributes:
-        ratio: The ratio; above 1 if A is better.
+        ratio: The ratio of A over B; above 1 if A is better.
         low: Lower end of the 95% interval of the ratio.
         high: Upper end of the interval.
         p_different: Two-sided p-value of the hypothesis that the ratio is 1.
-        p_equal: p-value of the hypothesis that the ratio is outside the margin (two one-sided
-            tests; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
-        verdict: The verdict at a significance level of 5%.
+        p_equal: p-value of the hypothesis that the ratio differs from 1 by more than the margin,
+            the largest difference that counts as equal (two one-sided tests; Schuirmann, J.
+            Pharmacokinetics and Biopharmaceutics 15, 1987).
+        verdict: The verdict on A at a significance level of 5%.
     """
 
     ratio: float
@@ -47,11 +48,11 @@ def decide(
     Without a significant result, the verdict is UNDECIDED.
 
     Args:
-        log_ratio: Logarithm of the estimated ratio of A over B.
+        log_ratio: Natural logarithm of the estimated ratio of A over B, where larger is better.
         parts: Independent variances of the estimate with their degrees of freedom, such as
             `Effect.component` of `paradnn.statistics.effects.side_effects`. If empty, the ratio is
             exact.
-        margin: Largest relative difference that counts as equal.
+        margin: Largest relative difference that counts as equal (0.02: 2%).
         bias: Largest systematic error of `log_ratio` in either direction.
     """
     error = 0.0
@@ -118,14 +119,14 @@ def adjust_p_values(p_values: np.ndarray, *, discoveries: bool = False) -> np.nd
 def equivalent(
     least: np.ndarray, most: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
 ) -> np.ndarray:
-    """Test whether log ratios are within a margin by two one-sided tests.
+    """Test whether log ratios are close to 0, within a margin, by two one-sided tests.
 
     Args:
-        least: (n,) lower bounds of the log ratios.
-        most: (n,) upper bounds of the log ratios.
-        error: (n,) standard errors.
-        freedom: (n,) degrees of freedom.
-        margin: Largest relative difference that counts as equal.
+        least: (n,) lower bounds of the log ratios, such as the estimates minus their bias.
+        most: (n,) upper bounds of the log ratios, such as the estimates plus their bias.
+        error: (n,) standard errors of the log ratios.
+        freedom: (n,) degrees of freedom of the standard errors.
+        margin: Largest relative difference that counts as equal (0.02: 2%).
 
     Returns:
         (n,) the larger p-value of the two tests. It is small if a log ratio is clearly within

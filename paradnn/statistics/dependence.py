@@ -44,11 +44,13 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Levels:
-    """Levels of each row in the factors, such as its model and its batch size.
+    """Grouping of n measurements by factors, such as their model and their batch size.
+
+    Measurements with the same level of a factor, such as the same model, are not independent.
 
     Attributes:
-        codes: (factors, n) number of each row's level.
-        point: (n,) number of each row's point.
+        codes: (factors, n) number of each row's level, from 0.
+        point: (n,) number of each row's point, that is, of its configuration.
         description: The sample as text, such as "23 models and 9 batch sizes".
     """
 
@@ -63,15 +65,15 @@ class Levels:
 
     @property
     def independent(self) -> bool:
-        """Whether no two rows share a level."""
+        """Whether no two rows share a level of any factor."""
         return min(self.counts) == len(self.point)
 
     @cached_property
     def factors(self) -> tuple[np.ndarray, ...]:
-        """Codes (n,) of the factors that have effects; the last of several factors is the point.
+        """Numbers (n,) of the rows' levels, for each factor with separate effects.
 
-        A factor is omitted if no two points share one of its levels, because the effects of the
-        factor then equal the effects of points.
+        The last of several factors is the point. A factor is omitted if no two points share one of
+        its levels, because the effects of the factor then equal the effects of points.
         """
         if len(self.codes) == 1:
             return tuple(self.codes)
@@ -81,7 +83,7 @@ class Levels:
 
     @cached_property
     def mean_crossing(self) -> Crossing:
-        """Variance of the mean of the rows as a function of their residuals."""
+        """Estimator of the variance of the mean over all rows, from their residuals."""
         return Crossing.of(np.ones((len(self.point), 1)), self.factors)
 
 
@@ -93,14 +95,18 @@ class Component(NamedTuple):
 
     @property
     def half_width(self) -> Any:
-        """Half width of the 95% interval, from Student's t."""
+        """Half width of the 95% interval of an estimate with this variance, from Student's t."""
         return stats.t.ppf((1 + LEVEL) / 2, self.freedom) * np.sqrt(self.variance)
 
 
 def sum_components(parts: Sequence[Component]) -> Component:
-    """Return the sum of variances, with Satterthwaite's degrees of freedom.
+    """Return the sum of independent variances, with Satterthwaite's degrees of freedom.
 
     Source: Satterthwaite, Biometrics Bulletin 2, 1946.
+
+    Args:
+        parts: Variances with their degrees of freedom. If empty, the sum is 0 with infinite degrees
+            of freedom.
     """
     variance = sum(part.variance for part in parts)
     below = sum(part.variance**2 / part.freedom for part in parts)
@@ -112,7 +118,7 @@ def sum_components(parts: Sequence[Component]) -> Component:
 
 
 def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
-    """Find the levels that points share.
+    """Group points (configurations) by their models, batch sizes and other factors.
 
     A model is a family with all `model.*` options. Six or more batch sizes count as a sample; fewer
     batch sizes are fixed. Precisions, compile modes and devices are always fixed: points that
@@ -120,7 +126,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
 
     Args:
         points: One row per point, with the columns `model.*` and `batch_size`.
-        unit: Unit of sampling.
+        unit: Unit of sampling: models and batch sizes ("crossed"), models with fixed batch sizes
+            ("model"), or points ("point").
         axes: Minimum number of values with which a hyperparameter of the model is a factor, too,
             if `unit` is "crossed". The hyperparameter must also have at most half as many values
             as there are models. 0: hyperparameters are never factors.
@@ -164,7 +171,14 @@ def _group_indices(points: pd.DataFrame, names: list[str]) -> np.ndarray:
 
 
 def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
-    """Return the variance of the mean of values (n,) whose factors have random effects."""
+    """Return the variance of the mean of values that share models or batch sizes.
+
+    Each factor of the values, such as the model, has random effects.
+
+    Args:
+        values: (n,) the values, one per point.
+        levels: The model, batch size and other factors of each point (`shared_levels`).
+    """
     components = levels.mean_crossing.components(values - values.mean())
     return Component(float(components.variance[0]), float(components.freedom[0]))
 
@@ -172,13 +186,16 @@ def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
 def crossed_variances(
     design: np.ndarray, response: np.ndarray, levels: Levels, sizes: np.ndarray | None = None
 ) -> Component:
-    """Return the variances (k,) of least-squares coefficients if each factor has random effects.
+    """Return the variances (k,) of the coefficients of a least-squares fit.
+
+    The rows are not independent: each of their factors, such as the model, has random effects.
 
     Args:
-        design: (n, k) the columns.
-        response: (n,) the values.
-        levels: Levels that the rows share.
-        sizes: (n,) change of each row's response per unit effect; by default 1 for all rows.
+        design: (n, k) the explanatory columns.
+        response: (n,) the explained values.
+        levels: The model, batch size and other factors of each row (`shared_levels`).
+        sizes: (n,) change of each row's response per unit of a random effect; by default 1 for all
+            rows.
     """
     fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
     return Crossing.of(design, levels.factors, sizes).components(response - fitted)
@@ -194,7 +211,8 @@ def geometric_mean(
 
     Args:
         ratios: (n,) positive ratios, one per point.
-        levels: Levels that the points share.
+        levels: The model, batch size and other factors of each point (`shared_levels`). Points with
+            the same level of a factor share its effect.
         more: Further variances of the mean logarithm, such as the variance between sessions.
 
     Returns:
@@ -212,7 +230,7 @@ def geometric_mean(
 def crossed_ratio(
     above: np.typing.ArrayLike, below: np.typing.ArrayLike, levels: Levels
 ) -> Estimate:
-    """Return sum(above) / sum(below) with its 95% interval.
+    """Return the ratio sum(above) / sum(below) with its 95% interval.
 
     The ratio is the coefficient in the regression above = ratio x below with weights 1 / below
     (Cochran, Sampling Techniques, section 6.4). Random effects let the ratio differ between models,
@@ -221,7 +239,8 @@ def crossed_ratio(
     Args:
         above: (n,) numerators.
         below: (n,) denominators, positive.
-        levels: Levels that the points share.
+        levels: The model, batch size and other factors of each point (`shared_levels`). Points with
+            the same level of a factor share its effect.
 
     Returns:
         The ratio; NaN if all denominators are 0. The ends of its interval are NaN for fewer than
@@ -258,7 +277,8 @@ def crossed_share(
 
     Args:
         hits: (n,) booleans.
-        levels: Levels that the points share.
+        levels: The model, batch size and other factors of each point (`shared_levels`). Points with
+            the same level of a factor share its effect.
         level: Coverage of the interval, from 0 to 1.
         latent: (n,) the continuous numbers whose comparison with a limit yielded the hits; None if
             they are unknown.
@@ -283,11 +303,12 @@ def crossed_share(
 
 
 def _effective_count_of_numbers(latent: np.ndarray, levels: Levels) -> float:
-    """Return the number of independent numbers whose mean would have the same variance.
+    """Return the number of independent values whose mean would have the same variance.
 
     Args:
         latent: (n,) the dependent numbers, one per point.
-        levels: Levels that the points share.
+        levels: The model, batch size and other factors of each point (`shared_levels`). Points with
+            the same level of a factor share its effect.
 
     Returns:
         The effective number, at most n; 0 if the numbers are equal.
@@ -330,7 +351,7 @@ def quantile_interval(
 def crossed_quantile(
     values: np.typing.ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL
 ) -> Estimate:
-    """Return a quantile over points that share levels, with an interval of order statistics.
+    """Return a quantile over points that share models or batch sizes, with its interval.
 
     The share of points up to the quantile has Wilson's interval, as in `crossed_share`. The values
     of the sorted sample at the two ends of this interval are the ends of the result (Woodruff, J.
@@ -339,7 +360,8 @@ def crossed_quantile(
 
     Args:
         values: (n,) the sample.
-        levels: Levels that the points share.
+        levels: The model, batch size and other factors of each point (`shared_levels`). Points with
+            the same level of a factor share its effect.
         share: Which quantile, from 0 to 1; 0.5 is the median.
         level: Coverage of the interval, from 0 to 1.
 
@@ -372,7 +394,8 @@ def _effective_count(hits: np.ndarray, levels: Levels) -> tuple[float, float]:
 
     Args:
         hits: (n,) 1 for a hit, else 0.
-        levels: Levels that the points share.
+        levels: The model, batch size and other factors of each point (`shared_levels`). Points with
+            the same level of a factor share its effect.
 
     Returns:
         The effective number of points, and the degrees of freedom of the share's variance.
@@ -405,9 +428,10 @@ def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[f
 
 @dataclass(frozen=True)
 class Crossing:
-    """Variance of each of k coefficients as a function of residuals.
+    """Estimator of the variances of k least-squares coefficients with crossed random effects.
 
-    An object is valid for one design (n, k) and one set of crossed factors.
+    Factors, such as the model and the batch size, have random effects. An object is valid for one
+    design (n, k) and one set of factors.
 
     The variance estimate of a factor with G levels is its delete-one-level jackknife, V_f =
     (G - 1) / G x sum (coefficient without the level - coefficient)^2 (MacKinnon, Nielsen and Webb,
@@ -443,12 +467,14 @@ class Crossing:
     def of(
         cls, design: np.ndarray, codes: Sequence[np.ndarray], sizes: np.ndarray | None = None
     ) -> Crossing:
-        """Create the object for a design, with weights and degrees of freedom.
+        """Create the estimator for a design, with its weights and degrees of freedom.
 
         Args:
-            design: (n, k) the columns.
-            codes: For each factor, the levels of the rows (n,).
-            sizes: (n,) change of each row's response per unit effect; by default 1 for all rows.
+            design: (n, k) the explanatory columns.
+            codes: For each factor, the number (n,) of each row's level. The last of several factors
+                is the point.
+            sizes: (n,) change of each row's response per unit of a random effect; by default 1 for
+                all rows.
         """
         if sizes is None:
             sizes = np.ones(len(design))
@@ -482,7 +508,11 @@ class Crossing:
         return cls(tuple(codes), tuple(influence), weights, freedom)
 
     def components(self, residual: np.ndarray) -> Component:
-        """Return the variances (k,) of the coefficients from the residuals (n,) of the fit."""
+        """Return the variances (k,) of the coefficients.
+
+        Args:
+            residual: (n,) residuals of the least-squares fit.
+        """
         squares = np.array(
             [
                 (_level_sums(moved * residual[:, None], code) ** 2).sum(axis=0)
@@ -500,9 +530,10 @@ class Crossing:
 
 
 def _unbiased_weights(wanted: np.ndarray, contained: np.ndarray, negligible: float) -> np.ndarray:
-    """Return weights w (f,) with sum_f w_f contained_fh = wanted_h for every factor h.
+    """Return weights (f,) of the jackknife variances of f factors that make their sum unbiased.
 
-    If there is only one factor, and it has no effect, its weight is 1.
+    The weights w solve sum_f w_f contained_fh = wanted_h for every factor h. If there is only one
+    factor, and it has no effect, its weight is 1.
 
     Args:
         wanted: (f,) variance of the coefficient per unit variance of each factor's effects.
@@ -521,7 +552,7 @@ def _unbiased_weights(wanted: np.ndarray, contained: np.ndarray, negligible: flo
 
 
 def _level_sums(rows: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """Return sums (levels, k) of rows (n, k) by level."""
+    """Sum the rows (n, k) of each level, and return the sums (levels, k)."""
     return np.column_stack([np.bincount(code, column) for column in rows.T])
 
 
@@ -531,9 +562,9 @@ def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.nda
     This influence of the rows X_g of a level g is X_g (X'X - X_g'X_g)^-1.
 
     Args:
-        design: (n, k) the columns X.
-        gram: (k, k) X'X.
-        code: (n,) levels of the rows.
+        design: (n, k) the explanatory columns X.
+        gram: (k, k) the matrix X'X.
+        code: (n,) number of each row's level.
     """
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
@@ -556,28 +587,30 @@ def _contained_variance(
     sizes: np.ndarray,
     code: np.ndarray,
     influence: np.ndarray,
-    other: np.ndarray,
+    other_code: np.ndarray,
     effect: np.ndarray,
 ) -> np.ndarray:
     """Return the contribution of one factor's effects to another factor's jackknife sum of squares.
 
     If level g of the factor is omitted, a coefficient changes by the sum, over all levels l of
-    `other`, of effect_l x (c_gl - U_g Q_l). Here c_gl is the sum of influence x size over the rows
+    the other factor, of effect_l x (c_gl - U_g Q_l). Here c_gl is the sum of influence x size over the rows
     in both g and l. U_g is the sum of influence x row of the design over the rows in g.
 
     Args:
-        design: (n, k) the columns.
-        sizes: (n,) change of each row's response per unit effect.
-        code: (n,) levels of the factor.
-        influence: (n, k) influence of the rows for the factor.
-        other: (n,) levels of the other factor.
-        effect: Q = (X'X)^-1 X'Z, (k, levels of `other`).
+        design: (n, k) the explanatory columns X.
+        sizes: (n,) change of each row's response per unit of a random effect.
+        code: (n,) number of each row's level of the factor.
+        influence: (n, k) change of the coefficients per unit of each row's residual if the row's
+            level is omitted (`_influence`).
+        other_code: (n,) number of each row's level of the other factor.
+        effect: Q = (X'X)^-1 X'Z, (k, levels of the other factor). Z are the indicators of these
+            levels, times `sizes`.
 
     Returns:
         (k,) expected sum of squares per unit variance of the other factor's effects.
     """
-    levels = int(other.max()) + 1
-    pairs, position = np.unique(code * levels + other, return_inverse=True)
+    levels = int(other_code.max()) + 1
+    pairs, position = np.unique(code * levels + other_code, return_inverse=True)
     pair_codes = pairs // levels
     pair_others = pairs % levels
     square = effect @ effect.T
@@ -597,15 +630,15 @@ def _jackknife_freedom(
     """Return the degrees of freedom of the jackknife of one factor, (trace C)^2 / trace C^2.
 
     C = M M' is the covariance of the changes of the coefficient if one level is omitted, where M =
-    diag(d) - rows @ effect. C equals diag(d^2) - A B', where A and B have twice as many columns as
-    the design. This form avoids a matrix of levels x levels.
+    diag(d) - rows @ effect. C equals diag(d^2) - A B', where A and B have 2 k columns. This form
+    avoids a matrix of levels x levels.
 
     Args:
-        design: (n, k) the columns.
-        sizes: (n,) change of each row's response per unit effect.
-        column: (n,) influence of the rows on one coefficient.
-        code: (n,) levels of the factor.
-        effect: (X'X)^-1 X'Z, (k, levels).
+        design: (n, k) the explanatory columns X.
+        sizes: (n,) change of each row's response per unit of a random effect.
+        column: (n,) influence of the rows on one coefficient, a column of `_influence`.
+        code: (n,) number of each row's level of the factor.
+        effect: (X'X)^-1 X'Z, (k, levels). Z are the indicators of the levels, times `sizes`.
     """
     d = np.bincount(code, column * sizes)
     rows = _level_sums(column[:, None] * design, code)

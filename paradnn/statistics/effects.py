@@ -1,5 +1,8 @@
 """Effects of sessions, hosts and order that do not cancel between two sides, and their variance.
 
+The sides A and B are two compared sets of runs. A point is one configuration. A session is a series
+of measurements taken in one go.
+
 In the mean log ratio of P points, a run of side A has the weight +1/(P m), and a run of side B has
 the weight -1/(P m). Here m is the number of runs of the same point on the same side. If several
 runs share an effect, such as the effect of their session, it enters the mean with the sum of their
@@ -49,10 +52,10 @@ _TIE = 1e-9
 
 @dataclass(frozen=True)
 class Effect:
-    """Contribution of one source of scatter to the variance of a log ratio.
+    """Contribution of one source of scatter, such as sessions, to the variance of a log ratio.
 
     Attributes:
-        name: The source, as text.
+        name: The source, as text, such as "sessions".
         variance: Variance of the log ratio.
         freedom: Degrees of freedom of the variance.
         prior_share: Share of the degrees of freedom that the prior contributes, from 0 to 1.
@@ -83,7 +86,7 @@ def combine(parts: Sequence[Component]) -> Component:
     half widths (Zou and Donner, Statistics in Medicine 27, 2008).
 
     Args:
-        parts: Variances and degrees of freedom, numbers or arrays (k,).
+        parts: Independent variances with their degrees of freedom, numbers or arrays (k,).
     """
     variance = np.asarray(sum(part.variance for part in parts), dtype="float64")
     squares = np.asarray(sum(part.variance**2 / part.freedom for part in parts))
@@ -95,7 +98,7 @@ def combine(parts: Sequence[Component]) -> Component:
 
 
 def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Component:
-    """Return the variance of the effects of units, such as sessions, and its degrees of freedom.
+    """Estimate the variance of the effects of units, such as sessions, on runs.
 
     The model is additive: the logarithm of a run is the effect of its cell plus the effect of its
     unit. The variance is computed from the sum of squares of units adjusted for cells (Henderson's
@@ -124,9 +127,15 @@ def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Comp
 
 
 def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Return the estimated effect of each run's unit, such as its session, adjusted for cells.
+    """Estimate the effect of each run's unit, such as its session, on the run.
 
-    For the arguments and the model, see `unit_scatter`.
+    The model is that of `unit_scatter`: the logarithm of a run is the effect of its cell plus the
+    effect of its unit.
+
+    Args:
+        logs: (n,) logarithms of the runs.
+        cells: (n,) number of the cell of each run, such as its point on its side.
+        units: (n,) number of the unit of each run.
 
     Returns:
         (n,) the effects on the logarithm of a run; 0 for units whose effect cannot be estimated.
@@ -164,7 +173,9 @@ def _adjusted_sums(
 
 
 class SessionVariance(NamedTuple):
-    """Posterior variance of sessions.
+    """Variance between sessions: a prior, updated with the scatter of repeated sessions.
+
+    A session is a series of measurements taken in one go.
 
     Attributes:
         variance: Variance of a session's effect on log step time.
@@ -179,17 +190,17 @@ class SessionVariance(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Time and place of the n measured runs of two sides.
+    """Time and place of the n runs of two compared sets of runs, the sides A and B.
 
     Attributes:
         side: (n,) 0 for a run of A, 1 for a run of B.
-        point: (n,) number of the point of each run.
-        session: (n,) number of the session of each run.
+        point: (n,) number of the point (configuration) of each run.
+        session: (n,) number of the session of each run, a series of measurements taken in one go.
         turn: (n,) number of the turn of each run. A turn consists of successive sessions of one
             side, up to the next session of the other side, because runs close in time are similar.
         host: (n,) number of the host of each run.
-        driver: (n,) number of the driver of each run. Runs without a recorded session that overlap
-            in time have different drivers.
+        driver: (n,) number of the driver of each run, the process that controls a sweep. Runs
+            without a recorded session that overlap in time have different drivers.
         hours: (n,) start of each run in hours since 1970; NaN if it is unknown.
         is_random: Whether the order of all runs is known to be random.
         times_known: Whether the sessions of all runs are known.
@@ -221,12 +232,14 @@ class Schedule:
 
     @classmethod
     def of(cls, a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None) -> Schedule:
-        """Create the schedule of two sides from their runs.
+        """Create the schedule of two sides from their recorded runs.
 
         Args:
-            a: Runs of A.
-            b: Runs of B.
-            points: (n,) number of the point of each run; None if all runs have one point.
+            a: Runs of side A, one row per run. The columns `start_time`, `end_time`, `host`,
+                `session_id` and `sweep_id` are used if present.
+            b: Runs of side B, with the same columns.
+            points: (n,) number of the point of each run, first of A, then of B; None if all runs
+                have one point.
         """
         runs = pd.concat([a, b], ignore_index=True)
         side = np.repeat([0, 1], [len(a), len(b)])
@@ -278,7 +291,7 @@ class Schedule:
         """Return the schedule of a subset of the runs.
 
         Args:
-            rows: Indices of the runs, or booleans (n,).
+            rows: Indices of the runs, or a mask (n,) of booleans.
         """
         if rows.dtype == bool and rows.all():
             return self  # reuse the cached weights
@@ -322,8 +335,9 @@ class Schedule:
 
     @cached_property
     def session_weight(self) -> float:
-        """Sum over turns of (sum of weights)^2, or the same sum over hosts if it is larger.
+        """Variance that sessions add to the mean log ratio, divided by the variance of a session.
 
+        It is the sum over turns of (sum of weights)^2, or the same sum over hosts if it is larger.
         The effect of a host does not average out, however many sessions it measures.
         """
         return max(
@@ -333,10 +347,10 @@ class Schedule:
 
     @property
     def units(self) -> np.ndarray:
-        """(n,) the turn of each run, or its host if hosts have at least the weight of turns.
+        """(n,) number of the turn of each run, or of its host if hosts contribute more variance.
 
         Runs with the same number count as one session. Turns that share a host are not independent
-        samples of the scatter. For the weights see `session_weight`.
+        samples of the scatter. `session_weight` defines the contributions of turns and hosts.
         """
         of_hosts = _squared_sums(self.host, self.weights)
         of_turns = _squared_sums(self.turn, self.weights)
@@ -346,7 +360,7 @@ class Schedule:
 
     @cached_property
     def drift_weight(self) -> float:
-        """Variance from drifts within sessions, divided by the variance of a session.
+        """Variance that drifts within sessions add, divided by the variance of a session.
 
         Only sessions that measured the sides in separate blocks have such a drift, which is modeled
         as a Brownian motion W. F(t) is the share of A's runs minus the share of B's runs that were
@@ -371,9 +385,9 @@ class Schedule:
 
     @cached_property
     def order_weight(self) -> float:
-        """Weight of the effect of order: close to 1 if one side comes first on each of many days.
+        """Variance that the order of the sides adds, divided by the variance of its effect.
 
-        Repetition in the same order does not average this effect out. The weight is 0 for a single
+        It is close to 1 if the same side comes first on each of many days. Repetition in the same order does not average this effect out. The weight is 0 for a single
         day, because the variance of sessions covers the effect.
         """
         if self.is_random or not np.isfinite(self.hours).all() or not len(self.hours):
@@ -404,11 +418,13 @@ class Schedule:
         return weight
 
     def effects(self, session: SessionVariance, priors: ScatterPriors) -> list[Effect]:
-        """Return the effects that do not cancel in the mean log ratio of these runs.
+        """Return the effects of sessions, order and so on that do not cancel between the sides.
+
+        Each effect contains its contribution to the variance of the mean log ratio of these runs.
 
         Args:
-            session: Posterior variance of sessions.
-            priors: Priors of the other effects.
+            session: Variance of a session's effect.
+            priors: Prior variances of all other effects.
         """
         effects = []
 
@@ -431,11 +447,13 @@ class Schedule:
         return effects
 
     def point_weights(self) -> pd.Series:
-        """Return `session_weight` plus `drift_weight` of each point.
+        """Return the variance that sessions and drifts add to the log ratio of each single point.
 
-        Each point is compared separately, using only the runs of this point.
+        It is divided by the variance of a session. Each point is compared separately, using only
+        the runs of this point.
 
-        The index of the series contains the numbers of the points.
+        Returns:
+            The sums of `session_weight` and `drift_weight`, indexed by the number of the point.
         """
         cell = 2 * self.point.astype("int64") + self.side
         counts = pd.Series(cell).groupby(cell).transform("size").to_numpy()
@@ -474,7 +492,7 @@ def drift_weights(weights: np.ndarray, hours: np.ndarray) -> np.ndarray:
 def learn_session_variance(
     logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
 ) -> SessionVariance:
-    """Return the variance of sessions: the prior updated with the scatter of repeated sessions.
+    """Estimate the variance between sessions: the prior, updated with repeated sessions.
 
     Args:
         logs: (n,) logarithms of the speeds of the runs. If empty, the prior is returned.
@@ -490,14 +508,14 @@ def learn_session_variance(
 
 
 def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
-    """Return the priors after updating two of them with other runs of the same machine.
+    """Update the priors of the scatter of a machine with other runs of this machine.
 
-    The updated priors are those of the effects of a process and of a session.
+    Only two priors are updated: those of the effects of a process and of a session.
 
     Args:
         runs: Runs that are not part of the current comparison. Only runs with a positive
             `examples_per_second` and a known session contribute.
-        priors: Priors to update.
+        priors: The priors before the update.
     """
     if "examples_per_second" not in runs or not len(runs):
         return priors
@@ -533,9 +551,10 @@ def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
 def interaction_effect(
     logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
 ) -> Effect | None:
-    """Return the interaction of sessions and sides: the variation of the log ratio by session.
+    """Return how much the log ratio of two sides varies from session to session.
 
-    The log ratio of a session is the mean log speed of side A minus the mean log speed of side B.
+    This variation is the interaction of sessions and sides. The log ratio of a session is the mean
+    log speed of side A minus the mean log speed of side B.
 
     In each session, each side has separate worker processes. The memory layout of a worker shifts
     all runs of one side in this session. Only sessions that measured both sides reveal this effect.
@@ -585,12 +604,12 @@ def side_effects(
     `combine`.
 
     Args:
-        a: Runs of A.
-        b: Runs of B.
-        points: (n,) number of the point of each run, first of A, then of B; None if all runs have
-            one point.
-        logs: (n,) logarithms of the measurements, which update the variance of sessions; None to
-            use only the prior.
+        a: Runs of side A, one row per run, as for `Schedule.of`.
+        b: Runs of side B.
+        points: (n,) number of the point (configuration) of each run, first of A, then of B; None if
+            all runs have one point.
+        logs: (n,) logarithms of the measurements, first of A, then of B. They update the variance
+            of sessions. None to use only the prior.
     """
     schedule = Schedule.of(a, b, points)
     priors = scatter_priors(classify_devices(a, b))
@@ -605,9 +624,9 @@ def side_effects(
 
 
 def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
-    """Return labels of drivers (n,) such that no two runs of a driver overlap in time.
+    """Return labels (n,) of drivers such that no two runs with the same label overlap in time.
 
-    A driver measures points one after another. If runs with the same label overlap, each run is
+    A driver, the process that controls a sweep, measures points one after another. If runs with the same label overlap, each run is
     assigned to the driver whose last run ended most recently before the start of the run. If every
     driver is busy, the run is assigned to a new driver. Runs with a recorded session keep their
     label.
@@ -644,11 +663,11 @@ def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
 
 
 def _squared_sums(labels: np.ndarray, weights: np.ndarray) -> float:
-    """Return the sum of squares of the total weights of the labels.
+    """Add the weights of each label, and return the sum of the squares of these totals.
 
     Args:
         labels: (n,) label of each element, such as the session of a run.
-        weights: (n,) weight of each element. The weights with equal labels are added first.
+        weights: (n,) weight of each element.
     """
     if not len(labels):
         return 0.0
@@ -662,11 +681,13 @@ def _groups(labels: np.ndarray) -> list[np.ndarray]:
 
 
 def _precedence(a: np.ndarray, b: np.ndarray) -> float:
-    """Return P(a run of A precedes a run of B) - P(a run of B precedes a run of A).
+    """Return how often runs of A precede runs of B, from -1 (never) to 1 (always).
+
+    The result is P(a run of A precedes a run of B) - P(a run of B precedes a run of A).
 
     Args:
-        a: Start times of the runs of A.
-        b: Start times of the runs of B.
+        a: Start times of the runs of A, in any unit.
+        b: Start times of the runs of B, in the same unit.
     """
     ranks: Any = stats.rankdata(np.concatenate([a, b]))
     above = ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2
@@ -674,9 +695,9 @@ def _precedence(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def selection_bias(lost: tuple[int, int], kept: tuple[int, int]) -> float:
-    """Return the largest bias that lost replicates may cause in the difference of two sides' means.
+    """Return the largest bias that lost replicates may cause in the difference of two means.
 
-    In the worst case, the slowest replicates were lost. If the share f was lost, the remaining
+    Replicates are repeated runs of the same configuration. They are lost if they fail. In the worst case, the slowest replicates were lost. If the share f was lost, the remaining
     replicates have a normal distribution truncated above its (1 - f) quantile z. Truncation lowers
     the mean by phi(z) / (1 - f) standard deviations. If both sides lose the same share, the biases
     cancel.

@@ -37,12 +37,12 @@ _FURTHER_ROUNDS = sorted({round(1.25**step) for step in range(32)})
 
 
 class Observation(NamedTuple):
-    """One measurement of a candidate.
+    """One measurement of a candidate, in a race that looks for the best of several candidates.
 
     Attributes:
         candidate: Index of the candidate.
-        round: Number of the round.
-        log_score: Logarithm of the score; larger is better.
+        round: Number of the round, in which each remaining candidate is measured once.
+        log_score: Natural logarithm of the score; larger is better.
     """
 
     candidate: int
@@ -58,20 +58,20 @@ class Interval(NamedTuple):
     high: float
 
     def map(self, function: Callable[[float], float]) -> Interval:
-        """Apply an increasing function to the value and both ends."""
+        """Return the interval after applying an increasing function to the value and both ends."""
         return Interval(function(self.value), function(self.low), function(self.high))
 
 
 @dataclass(frozen=True)
 class EliminationRule:
-    """Stopping rule of a race.
+    """Stopping rule of a race, which looks for the best of several candidates.
 
     Attributes:
         margin: Largest advantage that does not matter, as a share of the score (0.05: 5%).
         risk: Permitted probability, after any one round, that a candidate is better than the winner
             by more than the margin. The rule is applied after every round, which about doubles the
             probability over a whole race (docs/validation/best.md).
-        prior: Prior of the variance between processes.
+        prior: Prior of the variance of log scores between processes that measure a candidate.
     """
 
     margin: float = 0.05
@@ -106,11 +106,16 @@ class _Model:
         self._prior = prior
 
     def _moderated_variances(self, prior: VariancePrior) -> tuple[np.ndarray, float]:
-        """Return the process variance of each candidate, and the degrees of freedom.
+        """Estimate the variance between processes for each candidate.
 
         The common variance of all candidates is shrunk toward the prior. The variance of each
-        candidate is then shrunk toward the common variance. The degrees of freedom are those of
-        the common variance.
+        candidate is then shrunk toward the common variance.
+
+        Args:
+            prior: Prior of the common variance.
+
+        Returns:
+            The variance of each candidate, and the degrees of freedom of the common variance.
         """
         degrees = float(self.degrees.sum())
         variance = float(self.sums.sum()) / degrees if degrees > 0 else 0.0
@@ -121,11 +126,14 @@ class _Model:
         return variances, float(common.freedom)
 
     def contrast(self, first: int, second: int) -> tuple[float, float, float]:
-        """Return a difference of two means, its standard error, and its degrees of freedom.
+        """Return the difference of two candidates' mean log scores, with its standard error.
 
         Args:
             first: Index of a candidate in `candidates`.
             second: Index of the candidate whose mean is subtracted.
+
+        Returns:
+            The difference, its standard error, and the degrees of freedom of the standard error.
         """
         weights = self.weights[first] - self.weights[second]
         error = math.sqrt(float(weights**2 @ self.variances[self.rows]))
@@ -138,7 +146,9 @@ class _Model:
 
 
 class RaceState:
-    """Estimates of the candidates from the measurements so far.
+    """Estimated scores of the candidates of a race, from the measurements so far.
+
+    A race looks for the best of several candidates, which are identified by their indices.
 
     Args:
         observations: All measurements.
@@ -146,7 +156,7 @@ class RaceState:
         rule: Stopping rule of the race.
 
     Attributes:
-        leader: Index of the eligible candidate with the largest mean.
+        leader: Index of the eligible candidate with the largest mean log score.
         rivals: Indices of the other eligible candidates, in descending order of the probability
             that they are better than the leader.
     """
@@ -188,7 +198,7 @@ class RaceState:
         return self.risk <= self._rule.risk
 
     def rounds_needed(self) -> int:
-        """Return the estimated number of further rounds until the race is decided.
+        """Estimate the number of further rounds until the race is decided.
 
         The estimate assumes that the means do not change, and that standard errors fall with the
         square root of the number of processes.
@@ -204,8 +214,9 @@ class RaceState:
     def contenders(self) -> list[int]:
         """Return the candidates to measure in the next round: the leader and its rivals.
 
-        The rivals with the smallest risks are omitted, as long as the omitted risks sum to at most
-        half of the permitted risk. At least one rival remains, if there is any.
+        The risk of a rival is the probability that it is better than the leader by more than the
+        margin. The rivals with the smallest risks are omitted, as long as the omitted risks sum to
+        at most half of the permitted risk. At least one rival remains, if there is any.
         """
         omitted_risk = 0.0
         kept = list(self.rivals)
@@ -234,14 +245,20 @@ class RaceState:
         return Interval(middle, middle - half, middle + half).map(math.exp)
 
     def lead(self, rival: int) -> Interval:
-        """Return the ratio of the leader's score to a rival's score, both shrunk as in `score`."""
+        """Return the ratio of the leader's score to a rival's score, with its 95% interval.
+
+        Both scores are shrunk as in `score`, because leads are partly due to chance.
+
+        Args:
+            rival: Index of the rival.
+        """
         mean, error, degrees = self._contrast(self.leader, rival)
         half = float(special.stdtrit(degrees, 0.975)) * error
         middle = mean - self._shrinkage(self.leader) + self._shrinkage(rival)
         return Interval(middle, middle - half, middle + half).map(math.exp)
 
     def may_be_as_good(self, rival: int) -> bool:
-        """Return whether the interval of the leader's lead over a rival includes 1."""
+        """Return whether the 95% interval of the leader's lead over a rival includes 1."""
         return self.lead(rival).low <= 1.0
 
     def _mean(self, candidate: int) -> float:
@@ -272,9 +289,9 @@ class RaceState:
         return group
 
     def _shrinkage(self, candidate: int) -> float:
-        """Return the amount by which a candidate's mean log score is shrunk; 0 outside the group.
+        """Return the amount by which a candidate's mean log score is shrunk.
 
-        The group is `_top_group`.
+        It is 0 for a candidate outside `_top_group`.
         """
         group = self._top_group
         if candidate not in group:

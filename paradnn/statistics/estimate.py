@@ -7,9 +7,10 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """An estimate with its confidence interval.
+    """An estimated value with the lower and upper end of its confidence interval.
 
-    The ends of the interval are infinite or NaN if the sample is too small to determine them.
+    Functions state the coverage of the interval, which is usually 95%. The ends are infinite or NaN
+    if the sample is too small to determine them.
     """
 
     value: float

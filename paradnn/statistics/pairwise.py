@@ -23,9 +23,9 @@ def find_differences(
     """Return which pairs of estimates differ.
 
     Args:
-        differences: (n, n) estimate i minus estimate j.
-        errors: Independent variances of the differences with their degrees of freedom, (n, n) each.
-            If empty, the differences are exact.
+        differences: (n, n) differences of n estimates: estimate i (row) minus estimate j (column).
+        errors: Independent variances of the differences with their degrees of freedom, arrays
+            (n, n). If empty, the differences are exact.
         rate: Permitted probability that any pair is falsely reported as different.
 
     Returns:
@@ -59,17 +59,18 @@ def find_differences(
 
 
 def count_equal_pairs(may_be_equal: np.ndarray) -> np.ndarray:
-    """Return an upper bound of the number of pairs that can be equal if a given pair is equal.
+    """Bound the number of pairs of estimates that can be equal if a given pair is equal.
 
     Equality is transitive: if a = b, a third estimate c equals both or neither. The bound therefore
     counts the pair (a, b), two pairs for each c that may equal both, and all pairs of the remaining
     estimates that may be equal.
 
     Args:
-        may_be_equal: (n, n) booleans, symmetric with a false diagonal.
+        may_be_equal: (n, n) booleans, symmetric with a false diagonal: whether estimates i and j
+            may be equal.
 
     Returns:
-        (n, n) bound for each pair, including the pair itself.
+        (n, n) upper bound for each pair, including the pair itself.
     """
     graph = may_be_equal.astype("int64")
     pairs = int(graph.sum()) // 2

@@ -30,7 +30,7 @@ _LARGEST_CHANGE = 2.0
 
 
 class DeviceClass(StrEnum):
-    """Classes of machines with separate priors of the scatter."""
+    """Class of machines, by how much repeated measurements on them scatter."""
 
     SHARED = "shared virtual machine"
     QUIET = "quiet host"
@@ -55,7 +55,7 @@ class VariancePrior:
     is_floor: bool = False
 
     def update(self, variance: float = 0.0, freedom: float = 0.0) -> Component:
-        """Return the posterior variance, given a sample variance and its degrees of freedom.
+        """Return the posterior variance, which combines this prior with a sample variance.
 
         By default, there is no sample, and the posterior equals the prior. Data that contradict the
         prior replace it (Evans and Moshonov, Bayesian Analysis 1, 2006).
@@ -117,15 +117,18 @@ class VariancePrior:
 
 @dataclass(frozen=True)
 class ScatterPriors:
-    """Prior of each effect on a measurement that does not cancel between two sides.
+    """Priors of the variances of all effects that do not cancel between two compared sets of runs.
+
+    The two sets are called sides. A point is one configuration.
 
     Attributes:
         process: Effect of a process, relative to other processes of the point in the session.
-        session: Effect of a session, or of a host, on all its runs.
+        session: Effect of a session (measurements taken in one go), or of a host, on all its runs.
         order: Effect of the order, if sides are always measured in the same order.
         position: Effect of being the second of two successive runs of a point, which may profit
             from the caches that the first run filled.
-        driver: Effect of a driver, if several drivers measure parts of one sweep at the same time.
+        driver: Effect of a driver, the process that controls a sweep, if several drivers measure
+            parts of one sweep at the same time.
         interaction: Effect of a session on the ratio of two sides that share the session.
         protocol: Effect of a timing protocol (`measure.*`), if the protocols of the sides differ.
         value: Deviation of one value of a hyperparameter from the power law of the other values, in
@@ -221,7 +224,7 @@ _PRIORS[DeviceClass.ACCELERATOR] = replace(
 
 
 def scatter_priors(device_class: DeviceClass = DeviceClass.SHARED) -> ScatterPriors:
-    """Return the priors of a class of devices."""
+    """Return the priors of the scatter of measurements on a class of machines."""
     return _PRIORS[device_class]
 
 
@@ -232,7 +235,8 @@ def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
     the largest scatter. The runs do not show whether a host is quiet, so it is never QUIET.
 
     Args:
-        *sides: Runs, with `platform.name` if it is known.
+        *sides: One or more sets of runs, one row per run. The column `platform.name` is used if
+            present.
     """
     names: set[str] = set()
     for side in sides:
@@ -244,12 +248,14 @@ def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
 
 
 def priors_for(*sides: pd.DataFrame) -> ScatterPriors:
-    """Return the priors of the scatter of the given runs.
+    """Return the priors of the scatter of measurements that suit the given runs.
 
-    If all runs are published, `value` is None, because its prior was estimated from published runs.
+    If all runs are published measurements, the prior `value` is None, because it was estimated from
+    published measurements.
 
     Args:
-        *sides: Runs, with `platform.name` and `source` if they are known.
+        *sides: One or more sets of runs, one row per run. The columns `platform.name` and `source`
+            are used if present.
     """
     priors = scatter_priors(classify_devices(*sides))
     sources = [side.get("source", pd.Series("", side.index)) for side in sides]

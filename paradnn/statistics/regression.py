@@ -56,10 +56,11 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Regression:
-    """A fitted regression with standardized coefficients (weights).
+    """A fitted linear regression with standardized coefficients (weights).
 
     Attributes:
-        weights: One row per term. `weight` is the change of the response, in its standard
+        weights: One row per term (column of the design). `weight` is the change of the response, in
+            its standard
             deviations, for one standard deviation of the term; its 95% interval is `low` to `high`.
             `p` is the two-sided p-value of no effect. `p_given` is the same p-value under the
             assumption that the values of a column have no separate effects. `error` is the standard
@@ -103,24 +104,25 @@ def regress(
     products: Mapping[str, np.ndarray] | None = None,
     priors: ScatterPriors | None = None,
 ) -> Regression:
-    """Fit standardized scale(values) on the standardized columns of a design by least squares.
+    """Fit a linear regression of standardized values on standardized columns by least squares.
 
-    Every column and the response are replaced by z = (x - mean) / s, with the sample standard
+    The response is scale(values). Every column and the response are replaced by z = (x - mean) / s, with the sample standard
     deviation s. The weights are the coefficients of z_x in a regression of z_y on z_x and an
     intercept. A weight equals slope x s_x / s_y (paper, section 4.1: "normalize to the same
     scale").
 
     Args:
-        design: (n, k) the columns.
-        values: (n,) the response before scaling.
+        design: (n, k) the explanatory columns, such as hyperparameters.
+        values: (n,) the explained values, such as speeds, before scaling.
         scale: Function that is applied to the values, such as `np.log`.
-        levels: Levels that rows share; None if the rows are independent.
+        levels: The model, batch size and other factors of each row (`shared_levels`), by which rows
+            depend on each other; None if the rows are independent.
         by_value: Whether each value of a column may have a separate effect. Unless `scale` is the
             identity, these effects have a prior.
         when: Measurement times of the rows; None if they are unknown.
         products: Product column -> its two factors (n, 2). Each value of a factor may have a
             separate slope along the other factor. None if no column is a product.
-        priors: Priors of the scatter; by default the priors of shared machines.
+        priors: Priors of the scatter of repeated measurements; by default those of shared machines.
 
     Raises:
         InsufficientData: If there are fewer than two rows per coefficient, or if the values or all
@@ -181,7 +183,8 @@ def _fit_terms(x: np.ndarray, z: np.ndarray, levels: Levels | None) -> tuple[Any
     Args:
         x: (n, k + 1) the intercept and the standardized columns.
         z: (n,) the standardized response.
-        levels: Levels that the rows share; None if the rows are independent.
+        levels: The model, batch size and other factors of each row; None if the rows are
+            independent.
 
     Returns:
         The fit of statsmodels, the name of its covariance as in `Regression`, and the variances
@@ -239,7 +242,7 @@ def _weight_table(
 
 
 class _TimeEffects(NamedTuple):
-    """Effect of sessions and of drift on the coefficients of a regression.
+    """Effect of sessions and of a drift of the machine on the coefficients of a regression.
 
     Attributes:
         response: (n,) the scaled response, from which the shifts of sessions may be removed.
@@ -253,10 +256,10 @@ class _TimeEffects(NamedTuple):
     drift: Component
 
     def components(self, spread: float) -> list[Component]:
-        """Return the variances of sessions and of drift in the units of the weights.
+        """Return two variances of the weights: from sessions, and from a drift of the machine.
 
         Args:
-            spread: Standard deviation of the response.
+            spread: Standard deviation of the response, by which coefficients are divided.
         """
         parts = (self.sessions, self.drift)
         return [Component(part.variance / spread**2, part.freedom) for part in parts]
@@ -269,16 +272,16 @@ def _estimate_time_effects(
     when: MeasurementTimes | None,
     session: Component,
 ) -> _TimeEffects:
-    """Return the effect of sessions and drift on the coefficients of the columns.
+    """Estimate the effect of sessions and of drift on the coefficients of a regression.
 
     The shifts of sessions are removed unless a quarter or more of a column's variance lies between
     sessions. A drift is added if the rows were measured in the order of some column. In a random
     order, the drift is part of the residuals.
 
     Args:
-        x: (n, k) the columns, of which the first is the intercept.
-        values: (n,) the response before scaling.
-        scale: Function that scales the response.
+        x: (n, k) the explanatory columns. The first column is the intercept.
+        values: (n,) the explained values before scaling.
+        scale: Function that scales the values.
         when: Measurement times of the rows; None if they are unknown.
         session: Variance of a session's effect on the logarithm of the values.
     """
@@ -330,7 +333,7 @@ def _is_in_order(x: np.ndarray, when: MeasurementTimes) -> bool:
     """Return whether the rows were measured in the order of some column, not in a random order.
 
     Args:
-        x: (n, k) the columns, of which the first is the intercept.
+        x: (n, k) the explanatory columns. The first column is the intercept.
         when: Measurement times of the rows.
     """
     from statsmodels.regression.linear_model import OLS
@@ -355,7 +358,7 @@ def _without_sessions(
     response on the columns gives the slopes within sessions.
 
     Args:
-        x: (n, k) the columns, of which the first is the intercept.
+        x: (n, k) the explanatory columns. The first column is the intercept.
         y: (n,) the response.
         when: Measurement times of the rows; None if they are unknown.
 
@@ -386,7 +389,7 @@ def _without_sessions(
 
 
 class _Standardized(NamedTuple):
-    """Standardized columns.
+    """The columns of a regression, divided by their standard deviations after subtracting means.
 
     Attributes:
         scores: (n, terms) the standardized columns, without constant and collinear columns.
@@ -426,11 +429,11 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
 def _limits(
     weights: np.ndarray, value_component: Component, time_components: Sequence[Component]
 ) -> np.ndarray:
-    """Return why the interval of each weight includes 0: (k,) of "sessions", "order" or "".
+    """Return why the interval of each weight includes 0.
 
-    "order" means a drift of the machine while values were measured one after the other. The reason
-    is "" if the interval excludes 0, or would include 0 even without the variance from sessions and
-    drift.
+    The reasons are an array (k,) of "sessions", "order" or "". "order" means a drift of the machine
+    while values were measured one after the other. The reason is "" if the interval excludes 0, or
+    would include 0 even without the variance from sessions and drift.
 
     Args:
         weights: (k,) the weights.
@@ -447,14 +450,14 @@ def _limits(
 
 
 def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Return two-sided p-values (k,) of the hypothesis of no effect, by Student's t."""
+    """Return two-sided p-values (k,) of the hypothesis of no effect, from Student's t test."""
     errors = np.sqrt(np.maximum(variance, _TINY))
     p_values: np.ndarray = 2 * stats.t.sf(np.abs(weights) / errors, freedom)
     return p_values
 
 
 class _ValueScatter(NamedTuple):
-    """Scatter of the distinct values of a column about the column's regression line.
+    """Scatter of mean residuals of the distinct values of a column about its regression line.
 
     Attributes:
         position: Index of the column in the design.
@@ -486,9 +489,9 @@ def value_variances(
     expects.
 
     Args:
-        design: (n, k) the columns.
-        residual: (n,) the residuals.
-        prior: Prior of the effects; None: the data alone determine the variances.
+        design: (n, k) the explanatory columns.
+        residual: (n,) the residuals of the fit.
+        prior: Prior of the variance of the effects; None if the data alone determine it.
 
     Returns:
         The variances (k,). The degrees of freedom are (values - 2) plus those of the prior. If
@@ -552,7 +555,7 @@ def _prior_of_values(
     """Return the prior of the variance of a column's mean residuals.
 
     Args:
-        prior: Prior of the effects of values.
+        prior: Prior of the variance of the effects of values, without noise.
         scatter: Scatter of the column's values.
         others: Scatter of the values of the other columns. Large effects in these columns raise the
             scale. Small effects do not lower it, because a good fit for one hyperparameter does not
@@ -573,8 +576,8 @@ def _product_variances(
     """Return the `product_variance` of each column after the intercept; NaN if it is no product.
 
     Args:
-        design: (n, k) the columns, of which the first is the intercept.
-        residual: (n,) the residuals.
+        design: (n, k) the explanatory columns. The first column is the intercept.
+        residual: (n,) the residuals of the fit.
         factors: For each of the k - 1 columns after the intercept, its two factors (n, 2); None if
             the column is not a product.
     """
@@ -606,10 +609,10 @@ def product_variance(
     Satterthwaite's.
 
     Args:
-        design: (n, k) the columns.
-        residual: (n,) the residuals.
-        position: Index of the product among the columns.
-        factors: (n, 2) the factors a and b.
+        design: (n, k) the explanatory columns.
+        residual: (n,) the residuals of the fit.
+        position: Index of the product among the columns of `design`.
+        factors: (n, 2) the factors a and b of the product.
 
     Returns:
         The variance and its degrees of freedom. Both are NaN if neither factor has 3 to n / 2
@@ -701,7 +704,7 @@ def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, 
     """Drop the columns that are linear combinations of earlier columns.
 
     Args:
-        columns: Columns, none of which is constant.
+        columns: The columns. A constant column is not allowed.
 
     Returns:
         The remaining columns, and a mapping from each dropped column to the columns whose linear
@@ -725,14 +728,14 @@ def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, 
 
 
 def _cross_validate(design: np.ndarray, y: np.ndarray, fold: np.ndarray) -> tuple[float, float]:
-    """Return the R2 and the root mean square error of predictions for held-out rows.
+    """Return R2 and root mean square error of a cross-validation.
 
     R2 compares the predictions with the mean of the training rows.
 
     Args:
-        design: (n, k) the columns.
+        design: (n, k) the explanatory columns.
         y: (n,) the response.
-        fold: (n,) number of the fold in which a row is held out.
+        fold: (n,) number of the fold that predicts each row from the rows of all other folds.
     """
     error = np.empty_like(y)
     deviation = np.empty_like(y)

@@ -64,8 +64,9 @@ class Prediction:
         mean: (n,) expected values.
         root: (n, k) root of the covariance from uncertain coefficients: root @ root.T is the
             covariance.
-        own: (n,) variances of the errors that the values of a group share (the nugget).
-        group: (n,) number of each value's group.
+        own: (n,) variances of the errors that all values of a group share, but no values of
+            different groups (the nugget).
+        group: (n,) number of each value's group, such as the configuration that is measured.
         noise: Standard deviation of a single measurement, in addition to `root` and `own`.
         freedom: Number of observations from which `own` and `noise` were estimated.
     """
@@ -99,7 +100,7 @@ class Prediction:
 
         Args:
             count: Number of draws.
-            random: Random generator.
+            random: Source of the draws.
         """
         scale = np.sqrt(self.freedom / random.chisquare(self.freedom, count))
         scale = np.minimum(scale, _LARGEST_SCALE)
@@ -113,22 +114,26 @@ class Prediction:
 
 
 class RobustRegression:
-    """Regression of values on named columns; without observations it equals the prior.
+    """Linear regression of values on named columns, with a prior on every coefficient.
+
+    Disturbed values hardly change the fit, because errors have heavy tails. Without observations,
+    the regression equals the prior.
 
     Attributes:
         coefficients: Name of a column -> its expected coefficient.
         spread: Standard deviation of an error, including the tails.
-        freedom: Number of observations from which `spread` was estimated, including those that its
-            prior stands for.
+        freedom: Number of observations from which `spread` was estimated. It includes the number of
+            observations that its prior counts as.
     """
 
     def __init__(self, columns: Columns, values: Array, weights: Array | None = None) -> None:
         """Fit the regression.
 
         Args:
-            columns: The columns and their priors, by name.
+            columns: Name of a column -> its values (n,), and the prior standard deviation of its
+                coefficient. The prior mean is 0.
             values: (n,) the observations.
-            weights: (n,) weight of each observation, from 0 to 1; by default 1 for all.
+            weights: (n,) weight of each observation, from 0 to 1; None for weights of 1.
         """
         features = matrix((column for column, _ in columns.values()), len(values))
         weight = np.ones(len(values)) if weights is None else weights
@@ -163,11 +168,12 @@ class RobustRegression:
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
     def predict(self, columns: Columns, count: int) -> Prediction:
-        """Predict new values, each in a separate group.
+        """Predict new values, whose errors are independent of each other.
 
         Args:
-            columns: The columns of the new values. If the fitted data lacked a column, the
-                prediction uses the prior of its coefficient. Missing columns are 0.
+            columns: Name of a column -> its values (count,) and the prior standard deviation of its
+                coefficient. The prior is used only if the fitted data lacked the column. A fitted
+                column that is missing here counts as 0.
             count: Number of new values.
         """
         zeros = np.zeros(count)
@@ -191,5 +197,5 @@ class RobustRegression:
 
 
 def matrix(columns: Iterable[Array], rows: int) -> Array:
-    """Stack k columns, each (rows,), into a matrix (rows, k); k may be 0."""
+    """Return k columns, each of shape (rows,), as a matrix (rows, k); k may be 0."""
     return np.stack([np.zeros(rows), *columns], axis=1)[:, 1:]

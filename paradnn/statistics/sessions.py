@@ -46,10 +46,10 @@ _TINY = 1e-300
 
 
 class MeasurementTimes(NamedTuple):
-    """Measurement times of n points.
+    """When n points (configurations) were measured.
 
     Attributes:
-        session: (n,) number of the session.
+        session: (n,) number of the session, a series of measurements taken in one go.
         position: (n,) position in the session, from -1/2 for the first to 1/2 for the last.
         hours: (n,) mean start of the point's runs in hours since 1970; NaN if it is unknown.
     """
@@ -63,8 +63,8 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
     """Return the measurement times of points; None if the session of any run is unknown.
 
     Args:
-        runs: Runs of the points, with `point_id`.
-        points: (n,) the `point_id` of each point.
+        runs: Runs of the points, one row per run, with the column `point_id`.
+        points: (n,) the `point_id` of each point (configuration).
     """
     table = pd.DataFrame({"session": assign_sessions(runs), "time": runs.get("start_time", pd.NaT)})
     if table["session"].isna().any():
@@ -138,6 +138,8 @@ def have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
         a: Runs of side A. The column `protocol_id` is used if present.
         b: Runs of side B, with the same columns.
 
+    A timing protocol is how runs are timed: minimum seconds, number of blocks and so on.
+
     Returns:
         True if each side has at least one recorded protocol, and the sides share no protocol.
     """
@@ -207,11 +209,11 @@ def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> 
 
 
 def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> list[int]:
-    """Choose the columns of a design (n, k) that explain significantly more of a response (n,).
+    """Choose the steps and drifts that explain significantly more of the speeds in a session.
 
     Args:
-        design: The columns: steps and a drift.
-        response: The logarithms of the runs without the means of their cells.
+        design: (n, k) one column per candidate: a step at some position, or a linear drift.
+        response: (n,) logarithms of the runs without the means of their cells.
         freedom: Degrees of freedom of the response.
 
     Returns:
@@ -250,11 +252,13 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
 def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
     """Return the variance that the correction to a common machine speed adds to a log ratio.
 
-    The variance is the squared standard error of the family's slope (`family_slope`) times the
-    squared difference of the machine's log speed between the sides. All points share this error.
+    A reference kernel, timed between the blocks of each run, measures the speed of the machine. The
+    variance is the squared standard error of the family's slope (`family_slope`) times the squared
+    difference of the machine's log speed between the sides A and B. All points share this error.
 
     Args:
-        runs: The n runs of a family, with `reference_speed`.
+        runs: The n runs of a model family, with the columns `reference_speed`,
+            `reference_slope_seen` and `reference_slope_error`.
         is_a: (n,) whether a run belongs to side A.
     """
     speeds = np.log(runs["reference_speed"].to_numpy(dtype="float64"))
@@ -264,14 +268,16 @@ def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
 
 
 def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
-    """Return the slope of log step time on the log time of the reference kernel.
+    """Estimate the slope of log step time over the log time of the reference kernel.
 
-    The slope is the mean of the slopes of the runs, weighted by their inverse variances and clipped
+    The reference kernel is timed between the blocks of each run to measure the speed of the
+    machine. The slope is the mean of the slopes of the runs, weighted by their inverse variances and clipped
     to [0, 1]. Its standard error includes the scatter between runs (Birge's factor, 1932; Paule and
     Mandel).
 
     Args:
-        runs: Runs of a family with `reference_slope_seen` and `reference_slope_error`.
+        runs: Runs of a model family, one row per run, with the columns `reference_slope_seen` and
+            `reference_slope_error`.
 
     Returns:
         The slope and its standard error. Both are 0 if no run has a slope.
@@ -296,16 +302,16 @@ def is_randomized(runs: pd.DataFrame) -> bool:
 def follow_share(
     runs: pd.DataFrame, point: np.ndarray, side: np.ndarray, sessions: np.ndarray
 ) -> float:
-    """Return P(B comes second) - P(A comes second) for pairs of successive runs of a point.
+    """Return how much more often B than A is measured second in pairs of successive runs.
 
-    A pair is a run on one side directly followed by a run of the same point on the other side. The
+    The result is P(B comes second) - P(A comes second). A pair is a run on one side directly followed by a run of the same point on the other side. The
     second run of a pair may profit from the caches that the first run filled.
 
     Args:
-        runs: The n runs.
-        point: (n,) number of the point.
-        side: (n,) 0 for A, 1 for B.
-        sessions: (n,) label of the session.
+        runs: The n runs, first of side A, then of side B.
+        point: (n,) number of the point (configuration) of each run.
+        side: (n,) 0 for a run of A, 1 for a run of B.
+        sessions: (n,) label of the session of each run.
 
     Returns:
         The difference, from -1 to 1. It is 0 if the order was random or a sign test does not
@@ -341,15 +347,18 @@ def follow_share(
 
 
 def merge_into_turns(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> np.ndarray:
-    """Return the number of each run's turn (n,).
+    """Merge the sessions of two alternating sides into turns, and number each run's turn.
 
     A turn is a series of successive sessions of one side, up to the next session of the other side.
     A session that measured both sides is a separate turn.
 
     Args:
-        session: (n,) number of the session.
-        side: (n,) 0 for A, 1 for B.
-        hours: (n,) start of each run in hours.
+        session: (n,) number of each run's session.
+        side: (n,) 0 for a run of side A, 1 for a run of side B.
+        hours: (n,) start of each run in hours since 1970.
+
+    Returns:
+        (n,) number of each run's turn.
     """
     table = pd.DataFrame({"session": session, "side": side, "hours": hours})
     table = table.groupby("session").mean().sort_values("hours", kind="stable")
@@ -364,9 +373,9 @@ def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarr
     The result is False if a side has fewer than three sessions.
 
     Args:
-        session: (n,) number of the session.
-        side: (n,) 0 for A, 1 for B.
-        hours: (n,) start of each run in hours.
+        session: (n,) number of each run's session.
+        side: (n,) 0 for a run of side A, 1 for a run of side B.
+        hours: (n,) start of each run in hours since 1970.
     """
     table = pd.DataFrame({"session": session, "side": side, "hours": hours})
     table = table.groupby(["session", "side"])["hours"].mean().reset_index()
@@ -386,7 +395,7 @@ def is_mixed(side: np.ndarray, hours: np.ndarray) -> bool:
     Runs of both sides that have the same start count as alternating.
 
     Args:
-        side: (n,) 0 for A, 1 for B.
+        side: (n,) 0 for a run of side A, 1 for a run of side B.
         hours: (n,) start of each run in hours.
     """
     turn = _repetition(hours, side)
@@ -397,10 +406,14 @@ def is_mixed(side: np.ndarray, hours: np.ndarray) -> bool:
 
 
 def _repetition(hours: np.ndarray, side: np.ndarray) -> np.ndarray:
-    """Return the number of earlier runs of the same side with the same start as each run (n,).
+    """Number the runs of a side that have the same start: 0, 1, 2, ...
 
     The function uses NumPy instead of pandas, which needs a millisecond per call. A comparison of
     many sessions calls it thousands of times.
+
+    Args:
+        hours: (n,) start of each run.
+        side: (n,) side of each run.
     """
     order = np.lexsort((side, hours))
     is_first = np.ones(len(order), dtype=bool)

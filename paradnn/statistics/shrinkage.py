@@ -20,9 +20,9 @@ def shrinkage(means: np.ndarray, sampling: np.ndarray, place: int) -> float:
     proportion to the share of its variance that is sampling variance.
 
     Args:
-        means: (n,) the means of the group.
+        means: (n,) the means.
         sampling: (n,) sampling variances of the means.
-        place: Index in the group of the mean in question.
+        place: Index of the mean whose excess is returned.
 
     Returns:
         The amount to subtract from the mean; negative for a mean below the common mean, and 0 for a

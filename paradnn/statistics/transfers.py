@@ -39,7 +39,7 @@ _EXACT = 1e-18
 
 
 class _SessionVariance(NamedTuple):
-    """Variance that sessions add to every time, relative to the time.
+    """Variance that sessions (measurements taken in one go) add to every time, relative to it.
 
     Attributes:
         variance: Variance of the mean log time over the sessions.
@@ -53,7 +53,7 @@ class _SessionVariance(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A line that holds for a range of message sizes.
+    """Linear fit of message time over message size, for a range of sizes.
 
     Intervals are 95%. They cover the scatter of sizes, and the scatter of sessions if there are
     several sessions.
@@ -107,7 +107,7 @@ class TransferFit:
 
     @property
     def breaks(self) -> tuple[float, ...]:
-        """Sizes in bytes at which the next line begins."""
+        """Sizes in bytes at which a further piece begins."""
         return tuple(piece.first for piece in self.pieces[1:])
 
     @property
@@ -205,7 +205,7 @@ def _session_variance(runs: pd.DataFrame) -> _SessionVariance:
 
 
 def _edges(x: np.ndarray) -> list[int]:
-    """Return the indices at which a piece may begin or end, ascending.
+    """Return the indices of sizes at which a piece of the fit may begin or end, ascending.
 
     The indices refer to the sorted sizes x; the last index is the number of sizes. If there are
     more than _MAX_BREAKS sizes, the indices are spread evenly over the logarithm of the size.
@@ -240,11 +240,11 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
 
 
 def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Choose the edges of the pieces by dynamic programming, with an F test of further breaks.
+    """Choose the pieces of the fit by dynamic programming, with an F test of further breaks.
 
     Args:
-        costs: (edges, edges) the costs from `_costs`.
-        count: Number of sizes.
+        costs: (edges, edges) sums of squared errors between pairs of edges (`_costs`).
+        count: Number of distinct message sizes.
 
     Returns:
         The first and the last edge of each piece.
@@ -280,7 +280,7 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
 def _line(
     x: np.ndarray, y: np.ndarray, scale: np.ndarray, *, is_first: bool
 ) -> tuple[float, float]:
-    """Return alpha and beta, fitted by least squares of (y - alpha - beta x) / scale.
+    """Fit alpha and beta by least squares of (y - alpha - beta x) / scale, and return both.
 
     beta is at least 0. alpha is at least 0 if the line is the first piece.
     """
@@ -305,9 +305,9 @@ def _piece(
     Args:
         x: (n,) sizes in bytes.
         y: (n,) times in us.
-        shared: Variance that sessions add.
+        shared: Variance that sessions add to all times.
         is_first: Whether the piece contains the smallest sizes.
-        measurements: Number of measured times behind the piece.
+        measurements: Number of measured times in the range of the piece.
     """
     alpha, beta = _line(x, y, y, is_first=is_first)
     scale = y
@@ -330,17 +330,19 @@ def _piece(
     return Piece(float(x[0]), float(x[-1]), measurements, start_up, per_byte)
 
 
-def _half_width(value: float, own: float, freedom: float, shared: _SessionVariance) -> float:
+def _half_width(
+    value: float, size_variance: float, freedom: float, shared: _SessionVariance
+) -> float:
     """Return the half width of a coefficient's 95% interval.
 
     Args:
         value: The coefficient.
-        own: Variance of the coefficient from the scatter of sizes.
-        freedom: Degrees of freedom of `own`.
+        size_variance: Variance of the coefficient from the scatter of sizes.
+        freedom: Degrees of freedom of `size_variance`.
         shared: Variance that sessions add, relative to the squared coefficient.
     """
     sessions = value**2 * shared.variance
-    variance = max(own + sessions - value**2 * shared.within, own)
-    if variance > own:
-        freedom = variance**2 / (own**2 / freedom + sessions**2 / shared.freedom)
+    variance = max(size_variance + sessions - value**2 * shared.within, size_variance)
+    if variance > size_variance:
+        freedom = variance**2 / (size_variance**2 / freedom + sessions**2 / shared.freedom)
     return float(Component(variance, freedom).half_width)

@@ -34,7 +34,7 @@ _RIDGE = 1e-10
 
 
 class Share(NamedTuple):
-    """Share of variance that a hyperparameter explains, with its 95% interval.
+    """Share of a metric's variance that a hyperparameter explains, with its 95% interval.
 
     The value may be negative by chance, but the ends of the interval are never negative.
     """
@@ -50,7 +50,7 @@ def variance_shares(
     values: np.ndarray,
     levels: Levels | None,
 ) -> Mapping[str, Share]:
-    """Return the share of variance of each hyperparameter.
+    """Return the share of a metric's variance that each hyperparameter explains.
 
     Intervals of the square roots are Student's t intervals with jackknife variances (Tukey 1958).
     If points share levels, such as models and batch sizes, the jackknife omits whole levels. The
@@ -58,10 +58,11 @@ def variance_shares(
     Business and Economic Statistics 29, 2011).
 
     Args:
-        columns: (n, k) terms of the regression.
+        columns: (n, k) terms of the regression at n points (configurations).
         owners: The hyperparameters of each of the k terms; a product has two.
-        values: (n,) the metric.
-        levels: Levels that the points share; None for independent points.
+        values: (n,) the metric at each point.
+        levels: The model, batch size and other factors of each point (`shared_levels`); None for
+            independent points.
 
     Returns:
         Hyperparameter -> its share.
@@ -177,7 +178,16 @@ def _jackknife(
     names: Sequence[str],
     levels: Levels | None,
 ) -> Component:
-    """Return jackknife variances of `_statistics`, which omit points or the levels they share."""
+    """Return jackknife variances of the shares and coefficients that `_statistics` returns.
+
+    The jackknife omits one point after another, or one shared level, such as a model.
+
+    Args:
+        data: (n, k + 1) the k terms, followed by the metric.
+        owners: The hyperparameters of each of the k terms.
+        names: The hyperparameters.
+        levels: The factors of each point; None for independent points.
+    """
     points = np.arange(len(data))
     of_points = _jackknife_variance(data, points, owners, names)
     if levels is None or levels.independent:
@@ -193,9 +203,15 @@ def _jackknife(
 def _jackknife_variance(
     data: np.ndarray, code: np.ndarray, owners: Sequence[frozenset[str]], names: Sequence[str]
 ) -> Component:
-    """Return the delete-one-level jackknife variances of `_statistics`.
+    """Return the jackknife variances of `_statistics` if one level after another is omitted.
 
     If there are more than _MAX_GROUPS levels, the jackknife omits random groups of levels.
+
+    Args:
+        data: (n, k + 1) the k terms, followed by the metric.
+        code: (n,) number of each point's level.
+        owners: The hyperparameters of each of the k terms.
+        names: The hyperparameters.
     """
     groups = int(code.max()) + 1
     if groups > _MAX_GROUPS:

@@ -1,4 +1,4 @@
-"""Variances of points, each of which was measured only a few times."""
+"""Variances of points (configurations) that were measured only a few times."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     ]
 
     def share_on_one_level(chance: float) -> float:
-        """Return the expected share of points whose runs all have the same level."""
+        """Return the expected share of points whose runs all have the same level.
+
+        Args:
+            chance: Probability that a run has the rarer level.
+        """
         return float(np.mean(chance**sizes + (1 - chance) ** sizes))
 
     observed = 2 * np.mean(has_high_p) - 1 / math.sqrt(len(cells))
