@@ -14,7 +14,10 @@ __version__ = "0.2.0"
 
 
 def end_quietly(*_: object) -> None:
-    """End a command that Ctrl-C interrupts while it still imports, without a traceback."""
+    """End this process after Ctrl-C without a traceback.
+
+    This is the handler of SIGINT while a command of the suite still imports its modules.
+    """
     os.write(2, b"interrupted\n")
     os._exit(130)
 

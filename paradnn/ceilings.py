@@ -17,7 +17,13 @@ from paradnn.cli.program import program
 
 
 def _measure_ceilings(config: DictConfig) -> int:
-    """Measure the ceilings (peak rates and idle power) of a configuration, and print them."""
+    """Measure and print the ceilings of this machine, and return the exit code.
+
+    Ceilings are the peak FLOP/s, the peak memory bandwidth, and the idle power.
+
+    Args:
+        config: The composed configuration. Only platform, framework and software have an effect.
+    """
     from paradnn.cli.console import si
     from paradnn.config.reading import read_point
     from paradnn.config.settings import read_settings

@@ -27,7 +27,7 @@ _FILE_WIDTH = 140
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `paradnn check`."""
     parser = Parser("python -m paradnn.check", __doc__)
     parser.add_argument(
         "--speed",
@@ -43,7 +43,10 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look for noise sources on this machine and print them.
+    """Print the settings and processes that disturb measurements on this machine.
+
+    Args:
+        arguments: The words of the command line; None for those of this process.
 
     Returns:
         The exit code: 1 if --strict is given and a finding harms measurements, else 0.
@@ -64,7 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return a sentence with the number of findings that harm measurements."""
+    """Return a sentence with the number of findings that harm measurements.
+
+    Args:
+        findings: Settings and facts of the host, of which only some may harm.
+    """
     count = sum(finding.harms for finding in findings)
     if not count:
         return "No known noise sources found."
@@ -80,7 +87,10 @@ def _findings() -> list[Finding]:
 
 
 def _speed() -> Finding:
-    """Measure in the default framework whether the CPU is near its best speed."""
+    """Measure whether the CPU reaches its best known speed, and return a finding about it.
+
+    The default framework runs the measurement.
+    """
     from paradnn.config.reading import read_point
     from paradnn.config.settings import read_settings
     from paradnn.session.session import measure_ceilings

@@ -46,7 +46,15 @@ usage: paradnn completion SHELL
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the script of a shell, or the proposals for a command line; return the exit code."""
+    """Print the completion script of a shell, or the proposals for a command line.
+
+    Args:
+        arguments: The name of a shell, or one word with the command line up to the cursor. None for
+            the arguments of this process.
+
+    Returns:
+        The exit code.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in ([], ["-h"], ["--help"]):
         print(_USAGE)
@@ -107,9 +115,14 @@ def _candidates(before: Sequence[str], current: str) -> Iterable[str]:
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
-    """Return the keys with `=`, or, after `KEY=`, the values of that key.
+    """Return the words that may complete the last word of a command line of overrides.
 
-    A list of values is completed at its last value.
+    They are all keys, each followed by `=`. If the last word is `KEY=...`, they are the values of
+    that key. A list of values is completed at its last value.
+
+    Args:
+        before: The complete words of the line, without program and command.
+        current: The incomplete last word; empty after a space.
     """
     key, equals, value = current.partition("=")
     if equals:
@@ -151,7 +164,7 @@ def _documented_values(entry: str, text: str) -> Sequence[str]:
 
 
 def _is_option_with_value(command: str, word: str) -> bool:
-    """Whether a word is an option of a command, and the next word its value."""
+    """Return whether a word is an option of a command whose value is the next word."""
     known = options(_parser_of(command))
     return word in known and known[word].nargs != 0
 

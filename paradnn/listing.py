@@ -37,10 +37,11 @@ usage: paradnn list KIND [WORD]
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
-    """Return the name and the description of each entry of a kind.
+    """Return the name and the description of each model, preset, metric or key.
 
     Args:
-        kind: A key of `KINDS` or the name of a configuration group.
+        kind: What to list: `models`, `presets`, `metrics`, `keys` or the name of a configuration
+            group.
 
     Raises:
         ConfigError: If the kind is unknown.
@@ -84,7 +85,11 @@ def _description(group: str, option: str) -> str:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the requested entries, and return the exit code."""
+    """Print the models, presets, metrics or keys that contain a word, and return the exit code.
+
+    Args:
+        arguments: What to list, and optionally the word; None for the arguments of this process.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(f"{_USAGE}{', '.join(group_names())}")
@@ -110,6 +115,10 @@ def _hint(wanted: str, known: Sequence[tuple[str, str]]) -> str:
     """Return a hint such as `did you mean fc? `; empty if no name is similar to a word.
 
     The word is compared with names and with the last parts of dotted names.
+
+    Args:
+        wanted: The word that the user searched.
+        known: Name and description of each entry.
     """
     candidates = []
     for name, _ in known:

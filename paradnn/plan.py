@@ -29,7 +29,7 @@ _DEFAULT_HOSTS = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The keys of the group `plan`."""
+    """The keys of the group `plan`, which are options of `python -m paradnn.plan`."""
 
     hosts: tuple[int, ...] | None = option(
         None,
@@ -41,7 +41,13 @@ class PlanOptions:
 
 
 def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
-    """Split the arguments into options of the plan and overrides of the measurement.
+    """Separate the options `plan.*` of a command line from all other overrides.
+
+    Args:
+        arguments: The words of the command line, without the name of the program.
+
+    Returns:
+        The options, and the other words, which specify the points to measure.
 
     Raises:
         ConfigError: If an option is invalid, or plan.out is not a file in an existing folder.
@@ -76,7 +82,15 @@ def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
 
 
 def _plan(config: DictConfig, options: PlanOptions) -> int:
-    """Predict how long it will take to measure the configured points, and print the prediction."""
+    """Predict how long it will take to measure the configured points, and print the prediction.
+
+    Args:
+        config: The composed configuration of the point or sweep.
+        options: Numbers of hosts, and the CSV file to write.
+
+    Returns:
+        The exit code.
+    """
     from paradnn.config.tasks import read_task
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history

@@ -15,7 +15,7 @@ from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `paradnn stacks`."""
     parser = Parser("python -m paradnn.stacks", __doc__)
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("list", help="list installed stacks, and those that conf/software names")
@@ -28,7 +28,7 @@ def make_parser() -> Parser:
 
 @program
 def main() -> int:
-    """List, install or remove stacks, and return the exit code."""
+    """List, install or remove software stacks, and return the exit code."""
     options = make_parser().parse_args()
     if options.command == "make":
         _make(options.name)

@@ -23,7 +23,7 @@ _MAX_LISTED = 10
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `paradnn sync`."""
     parser = Parser("python -m paradnn.sync", __doc__)
     parser.add_argument(
         "folder", nargs="?", type=Path, default=folder_of(Tracking()), help="default: %(default)s"
@@ -36,7 +36,10 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record the results of a folder in the tracking store.
+    """Upload the results in a folder of files to the tracking store.
+
+    Args:
+        arguments: The words of the command line; None for those of this process.
 
     Returns:
         The exit code: 0, 1 if a file is damaged, 2 for invalid input, or 130 after an interruption.
@@ -61,7 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
-    """Print why files were not recorded, and how to record them."""
+    """Print why files were not recorded, and how to record them.
+
+    Args:
+        withheld: Each file that was not recorded, with the result of its upload.
+        command: The command line that records the files if `--repeats` is added.
+    """
     points = [entry for entry in withheld if entry[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
         count = counted(len(withheld) - len(points), "measurement")

@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 
 
 def _measure(config: DictConfig) -> int:
-    """Measure the point or sweep of a composed configuration and return the exit code."""
+    """Measure the point or sweep that a composed configuration specifies.
+
+    Returns:
+        The exit code.
+    """
     from paradnn.cli.console import say
     from paradnn.config.tasks import read_task
     from paradnn.session.launch import launch_sweep

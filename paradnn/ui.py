@@ -23,7 +23,7 @@ _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `paradnn ui`."""
     parser = Parser("python -m paradnn.ui", __doc__)
     parser.add_store()
     parser.add_argument(
@@ -40,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Create the views of the experiment, print their links, and start MLflow's server.
 
     The server replaces this process. If the store already has a server, none is started.
+
+    Args:
+        arguments: The words of the command line; None for those of this process.
 
     Returns:
         The exit code: 0, or 2 for invalid input.
@@ -79,7 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prepare_views(address: StoreAddress, experiment: str) -> str:
-    """Create the views that an experiment lacks, update outdated ones, and return its id.
+    """Create or update the prepared views of an experiment in the MLflow UI.
+
+    Args:
+        address: The tracking store.
+        experiment: Name of the MLflow experiment.
+
+    Returns:
+        The id of the experiment.
 
     Raises:
         StoreError: If the experiment does not exist.
@@ -99,7 +109,14 @@ def prepare_views(address: StoreAddress, experiment: str) -> str:
 def _links(
     address: StoreAddress, experiment: str, server: str, experiment_id: str
 ) -> Iterator[str]:
-    """Yield lines with the links to the views and to the newest sweep."""
+    """Yield lines of text with the links to the views and to the newest sweep.
+
+    Args:
+        address: The tracking store.
+        experiment: Name of the MLflow experiment.
+        server: Address of MLflow's server.
+        experiment_id: Id of the experiment.
+    """
     for key, view in VIEWS.items():
         yield f"{view.content}:"
         yield f"  {view_link(server, experiment_id, key)}"

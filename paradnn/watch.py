@@ -42,7 +42,9 @@ _COLORS = {"ok": "green", "unavailable": "yellow"}
 
 @dataclass(frozen=True)
 class Progress:
-    """State of a sweep at one time, according to the store.
+    """State of a sweep at one time, according to the tracking store.
+
+    A point is one configuration of the sweep; each point is a run below the sweep's parent run.
 
     Attributes:
         sweep: Parent run of the sweep.
@@ -73,14 +75,14 @@ class Progress:
 
     @property
     def left(self) -> float | None:
-        """Expected seconds until the end, from the mean rate so far; None if unknown."""
+        """Expected seconds until the end of the sweep, from its mean rate; None if unknown."""
         if self.planned is None or not self.done or not self.is_running:
             return None
         return (self.now - self.begun) * max(self.planned - len(self.done), 0) / len(self.done)
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `paradnn watch`."""
     parser = Parser("python -m paradnn.watch", __doc__)
     parser.add_store()
     parser.add_argument(
@@ -97,6 +99,9 @@ def make_parser() -> Parser:
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show the progress of a sweep until it ends or Ctrl-C is pressed.
+
+    Args:
+        arguments: The words of the command line; None for those of this process.
 
     Returns:
         The exit code: 0, or 2 for invalid input or a store without a sweep.
@@ -125,7 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> Row:
-    """Return the parent run of the sweep `sweep_id`, or of the newest running sweep if it is None.
+    """Return the parent run of a sweep.
+
+    Args:
+        reader: Reads the store.
+        experiment: Name of the MLflow experiment of the sweep.
+        sweep_id: Id of the sweep; None for the newest running sweep.
+        where: Address of the store, for error messages.
 
     Raises:
         StoreError: If the store has no such experiment or no running sweep.
@@ -176,11 +187,11 @@ def _query(
 
 
 def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
-    """Return the current state of a sweep.
+    """Read the current state of a sweep from the tracking store.
 
     Args:
         reader: Reads the store.
-        experiment: The experiment of the sweep.
+        experiment: Name of the MLflow experiment of the sweep.
         sweep: The parent run of the sweep. It is read again.
     """
     sweep = next(iter(reader.read(_query(experiment, {}, sweep.run.run_id))), sweep)
@@ -209,14 +220,14 @@ def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
 
 
 def _abandoned_ids(reader: Reader, experiment: str) -> set[str]:
-    """Return the ids of runs that no process will finish."""
+    """Return the ids of unfinished runs whose processes have ended."""
     return {
         entry.run_id for entry in RunIndex(reader, experiment).running() if entry.is_abandoned()
     }
 
 
 def view(progress: Progress) -> RenderableType:
-    """Return the display of a state: the sweep, its running points, and the newest results."""
+    """Return the text and table that show a sweep, its running points and its newest results."""
     done = progress.done
     running = progress.running
     planned = progress.planned
@@ -257,7 +268,7 @@ def view(progress: Progress) -> RenderableType:
 
 
 def _expectation(progress: Progress) -> str:
-    """Return text that says when the sweep is expected to end, or how it ended."""
+    """Return a text that says when a sweep is expected to end, or how it ended."""
     if not progress.is_running:
         status = progress.sweep.run.status or ""
         end = (progress.sweep.run.end_ms or 0) / 1e3

@@ -23,7 +23,7 @@ __all__ = ["ParadnnFamilies", "ParadnnSweeper"]
 
 
 class ParadnnFamilies(SearchPathPlugin):
-    """Makes every model family an option of `model`, without a configuration file."""
+    """Hydra plug-in that makes every model family an option of `model`, without a file."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Register the families; Hydra calls this before it looks for a configuration."""
@@ -33,11 +33,13 @@ class ParadnnFamilies(SearchPathPlugin):
 
 
 class ParadnnSweeper(Sweeper):
-    """Checks every point of a multirun before the first one is measured.
+    """Hydra sweeper that checks every point of a multirun before the first one is measured.
+
+    A point is one combination of the values of the axes, which are the keys with several values.
 
     Args:
-        params: Axes from a configuration file, as in Hydra's basic sweeper. The command line
-            overrides them.
+        params: Axes from a configuration file, as key -> values, as in Hydra's basic sweeper. The
+            command line overrides them. None for no such axes.
         searches: Whether `batch_size=largest` starts a search. `paradnn.plan` rejects it.
         drops_invalid: Whether to drop invalid points instead of rejecting the sweep.
     """
@@ -56,16 +58,22 @@ class ParadnnSweeper(Sweeper):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Keep what `sweep` needs; Hydra calls this first."""
+        """Store the arguments for `sweep`. Hydra calls this method first."""
         self._context = hydra_context
         self._task = task_function
         self._config = config
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Plan all points of `arguments` and call the task once with the plan.
+        """Plan all points of a multirun, and call the task once with the plan.
+
+        Args:
+            arguments: The overrides of the command line.
+
+        Returns:
+            The result of the task.
 
         Raises:
-            ConfigError: `hydra.sweeper.params` is not a mapping, or a point is invalid.
+            ConfigError: If `hydra.sweeper.params` is not a mapping, or a point is invalid.
         """
         from paradnn.config.tasks import plan_sweep
         from paradnn.core.errors import ConfigError
@@ -101,9 +109,10 @@ class ParadnnSweeper(Sweeper):
         """Call `task` in jobs of the configured launcher, and wait for their end.
 
         Args:
-            task: The task; launchers pickle it.
+            task: The task, which must be picklable. Its argument is the configuration of the job,
+                in which `hydra.job.num` is the number of the job.
             folder: Folder for files of the launcher, unless `hydra.sweep.dir` names another.
-            jobs: Number of jobs; `hydra.job.num` is the number of a job.
+            jobs: Number of jobs.
         """
         config = copy.deepcopy(self._config)
         overrides = []

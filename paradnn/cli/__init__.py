@@ -1,1 +1,1 @@
-"""The command line: overrides, help, options, tables, and errors on one line."""
+"""Parts that all commands share: overrides, help, options, tables, and errors on one line."""

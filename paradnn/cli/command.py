@@ -24,14 +24,15 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
 def run_command(action: Callable[[DictConfig], int], page: str | None = None) -> int:
-    """Compose the configuration of the command line and run `action` with it.
+    """Compose the configuration that the command line specifies, and run a command with it.
 
     Args:
-        action: Called with the configuration of each job; returns an exit code.
-        page: The text of --help before the list of keys.
+        action: The command. It receives the configuration and returns an exit code. Hydra calls it
+            once per job.
+        page: The text of --help before the list of keys; None for no such text.
 
     Returns:
-        The largest exit code.
+        The largest exit code of all jobs.
 
     Raises:
         ParadnnError: If the command line is invalid.

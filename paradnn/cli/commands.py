@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 
 class CommandEntry(NamedTuple):
-    """A command.
+    """Entry of a command in the list of `paradnn --help`.
 
     Attributes:
-        module: The module that holds its `main`, which `python -m` can run too.
-        summary: Its line in `paradnn --help`.
+        module: The module that contains the `main` of the command. `python -m` can also run it.
+        summary: Description of the command in one line.
     """
 
     module: str

@@ -38,19 +38,24 @@ def visible(text: str) -> str:
 
 
 def say(text: object, file: TextIO | None = None) -> None:
-    """Print a text with its control characters as escapes, to `file` or standard output."""
+    """Print a text with its control characters replaced by escapes.
+
+    Args:
+        text: The text, or an object that is converted by `str`.
+        file: The file to print to; None for standard output.
+    """
     print(visible(str(text)), file=file)
 
 
 class Ticker:
-    """Progress of long work on standard error.
+    """Prints the progress of long work to standard error, such as `1,000 of 5,000 runs`.
 
-    On a terminal, a single line is updated. Otherwise a line is printed at most every
+    On a terminal, a single line is updated. Otherwise, a line is printed at most every
     `QUIET_SECONDS` seconds.
 
     Args:
-        unit: Items that are counted, such as "runs".
-        clock: Returns the time in seconds.
+        unit: Name of the items that are counted, such as "runs".
+        clock: Returns the time in seconds, from any origin.
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +64,7 @@ class Ticker:
         self._last_print = clock()
 
     def __call__(self, done: int, total: int) -> None:
-        """Report that `done` of `total` items are done."""
+        """Print that `done` of `total` items are done, unless the last line is too recent."""
         line = f"{done:,} of {total:,} {self._unit}"
         is_last = done == total
         now = self._clock()
@@ -74,10 +79,10 @@ class Ticker:
 
 
 class SafeConsole(Console):
-    """A console that prints control characters in a text as escapes.
+    """Console of the package rich that prints control characters in a text as escapes.
 
     Args:
-        settings: Arguments of rich's Console.
+        **settings: Arguments of `rich.console.Console`.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -86,7 +91,7 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments to print, with escapes.
+        """Yield the segments to print, with control characters replaced by escapes.
 
         Control segments are left unchanged, because they come from rich and never from a text.
         """
@@ -139,9 +144,9 @@ def fitting_table(
     """Return a table without borders that fits the width of a console.
 
     Args:
-        console: The console that prints the table.
-        columns: The columns.
-        rows: The cells of each row.
+        console: The console that will print the table.
+        columns: The columns with their headings.
+        rows: The cells of each row, one per column.
         spare: Headings of columns to omit on a narrow terminal, one after the other, until the
             table fits.
     """

@@ -40,10 +40,12 @@ _INDENT = " " * (_NAME_WIDTH + 3)
 
 
 def help_text(page: str | None = None) -> str:
-    """Return the help: every group with its options, and every key with default and meaning.
+    """Return the text of --help, for a command that accepts configuration keys.
+
+    It lists every configuration group with its options, and every key with default and meaning.
 
     Args:
-        page: The text before the groups, which describes the command; None omits it.
+        page: A description of the command, which precedes the list; None for no description.
     """
     lines = [f"{(page or '').strip()}\n", "Groups (key=option)", *_group_lines()]
     for heading, keys in documented_keys().items():
@@ -55,7 +57,12 @@ def help_text(page: str | None = None) -> str:
 
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
-    """Return heading -> pairs of a key with its default (`batch_size=256`) and its meaning."""
+    """Return all documented keys of the configuration, by the heading of their section in --help.
+
+    Returns:
+        Heading -> entries. An entry is a pair of the key with its default, such as
+        `batch_size=256`, and its meaning.
+    """
     sections = {
         heading: [entry for options, prefix in classes for entry in _key_entries(options, prefix)]
         for heading, classes in _option_classes().items()
@@ -64,7 +71,7 @@ def documented_keys() -> dict[str, list[tuple[str, str]]]:
 
 
 def known_keys() -> list[str]:
-    """Return every dotted key of the command line, for all families."""
+    """Return every key of the configuration, such as `model.nodes`, for all model families."""
     keys = {
         key
         for classes in _option_classes().values()
@@ -75,7 +82,11 @@ def known_keys() -> list[str]:
 
 
 def _option_classes() -> dict[str, list[tuple[type, str]]]:
-    """Return heading -> pairs of a dataclass whose fields are keys, and the prefix of the keys."""
+    """Return the dataclasses whose fields are keys, by the heading of their section in --help.
+
+    Returns:
+        Heading -> pairs of a dataclass, and the prefix of its keys, such as "model.".
+    """
     sections: dict[str, list[tuple[type, str]]] = {
         "Keys": [(config.Point, ""), (config.selector_keys(), "")]
     }
@@ -92,7 +103,12 @@ def _option_classes() -> dict[str, list[tuple[type, str]]]:
 
 
 def _fields(options: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Yield the dotted key and the field of every field of a dataclass and of nested ones."""
+    """Yield the dotted key and the field of every field of a dataclass and of nested dataclasses.
+
+    Args:
+        options: The dataclass.
+        prefix: Prefix of its keys, such as "model."; empty for keys at the top level.
+    """
     for field in dataclasses.fields(options):
         yield f"{prefix}{field.name}", field
         factory = field.default_factory
@@ -123,7 +139,7 @@ def _key_entries(options: type, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _format_default(default: Any) -> str:
-    """Return a default as a user types it; a tuple of equal values is shown as one value."""
+    """Return a default value as a user types it; a tuple of equal values becomes one value."""
     if isinstance(default, tuple):
         if len(set(default)) != 1:
             return f"[{','.join(map(str, default))}]"

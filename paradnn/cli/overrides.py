@@ -102,9 +102,12 @@ HYDRA_OPTIONS = {
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
-    """Split an argument `overrides="a=1 b=2"` into overrides; return the others unchanged.
+    """Split each argument `overrides="a=1 b=2"` into overrides, and keep all other arguments.
 
     `mlflow run` passes the overrides in this form, as one parameter of the project.
+
+    Args:
+        arguments: The words of the command line, without the name of the program.
 
     Raises:
         ConfigError: If a quotation mark is not closed.
@@ -119,9 +122,9 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def is_axis(override: str) -> bool:
-    """Whether an override has several values.
+    """Return whether an override, such as `batch_size=16,64`, has several values.
 
-    False if the override is invalid. Hydra reports the error later.
+    The result is False if the override is invalid. Hydra reports the error later.
     """
     with contextlib.suppress(HydraException, RecursionError):
         return bool(_parser().parse_override(override).is_sweep_override())
@@ -129,7 +132,7 @@ def is_axis(override: str) -> bool:
 
 
 def is_multirun(arguments: Sequence[str]) -> bool:
-    """Whether a command line requests a multirun of Hydra, by an option or by `hydra.mode`."""
+    """Return whether a command line requests a sweep, by -m, --multirun or `hydra.mode`."""
     return bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & set(arguments))
 
 
@@ -139,8 +142,14 @@ def arrange(arguments: Sequence[str]) -> list[str]:
     Hydra's parser rejects a command line in which options separate the overrides, because argparse
     requires positional arguments to be adjacent.
 
-    The user's own tags get the prefix `++`, because they are new keys, which Hydra otherwise
-    rejects.
+    Overrides of user-defined tags get the prefix `++`, because they are new keys, which Hydra
+    otherwise rejects.
+
+    Args:
+        arguments: The words of the command line, without the name of the program.
+
+    Raises:
+        ParadnnError: If an option is unknown, or its value is missing or invalid.
     """
     options, overrides = _split_options(arguments)
     tags = (f"{TAGS_KEY}.", f"{TAGS_KEY}=")
@@ -159,7 +168,7 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
     would reject `model.nodes=8` if the default model has no key `nodes`.
 
     Args:
-        arguments: The words of the command line.
+        arguments: The words of the command line, without the name of the program.
     """
     if not is_multirun(arguments):
         return list(arguments)
@@ -174,7 +183,7 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_single_model_key(argument: str) -> bool:
-    """Whether an override sets a key of a model to a single value."""
+    """Return whether an override sets a key of a model, such as `model.nodes`, to one value."""
     key, equals, _ = argument.partition("=")
     if not key.startswith("model.") or not equals:
         return False
@@ -185,7 +194,10 @@ def _is_single_model_key(argument: str) -> bool:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Check the words of a command line.
+    """Check the options and overrides of a command line, before Hydra reads them.
+
+    Args:
+        arguments: The words of the command line, without the name of the program.
 
     Raises:
         ParadnnError: If a word is invalid for every command. The error names the first such word.
@@ -214,7 +226,15 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _check_launcher(name: str, arguments: Sequence[str]) -> None:
-    """Raise ConfigError if a launcher is unknown, is not installed, or has no sweep to launch."""
+    """Check that a launcher can start the drivers of a sweep.
+
+    Args:
+        name: The value of `hydra/launcher`.
+        arguments: The words of the command line, without the name of the program.
+
+    Raises:
+        ConfigError: If the launcher is unknown, is not installed, or has no sweep to launch.
+    """
     key = "hydra/launcher"
     if name not in _LAUNCHERS:
         known = ", ".join(sorted(_LAUNCHERS))
@@ -240,7 +260,7 @@ def _parse_word(word: str, following: str) -> Override:
 
     Args:
         word: The override.
-        following: The next word of the command line; empty if there is none.
+        following: The next word of the command line; empty for the last word.
 
     Raises:
         ParadnnError: If the word is not an override, or if spaces separate its values.
@@ -263,7 +283,10 @@ def _parse_word(word: str, following: str) -> Override:
 
 
 def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate Hydra's own options, with their values, from the overrides.
+    """Separate the options of Hydra, with their values, from the overrides.
+
+    Returns:
+        The words of the options, and the overrides.
 
     Raises:
         ParadnnError: If an option is unknown, or its value is missing or is not one of its choices.
@@ -299,7 +322,12 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _no_such_flag(name: str, value: str) -> ParadnnError:
-    """Return the error for an unknown command-line option, which may be a key with dashes."""
+    """Return the error for an unknown command-line option, which may be a key with dashes.
+
+    Args:
+        name: The option as typed, without its value.
+        value: The value as typed; empty for no value.
+    """
     key = name.lstrip("-")
     keys = known_keys()
     if key in keys or key in group_names():
@@ -358,7 +386,7 @@ def _check_options(override: Override) -> None:
 
 
 def is_input_error(error: BaseException) -> bool:
-    """Whether an exception is an error of the user, and not a bug in ParaDnn."""
+    """Return whether an exception is an error of the user, and not a bug in ParaDnn."""
     if isinstance(error, (ParadnnError, HydraException, OmegaConfBaseException, RecursionError)):
         return True
     if isinstance(error, OSError) or not isinstance(error, Exception):
@@ -372,7 +400,8 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
 
     Args:
         error: The error.
-        arguments: The command line that caused the error; by default that of this process.
+        arguments: The words of the command line that caused the error; None for the command line of
+            this process.
     """
     text = str(error)
     words = sys.orig_argv if arguments is None else arguments
@@ -472,14 +501,24 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
 
 
 def keys_of(group: str, option: str) -> tuple[str, ...]:
-    """Return the keys that an option of a group sets, without `name`."""
+    """Return the keys that an option of a configuration group sets, without `name`.
+
+    Args:
+        group: Name of the group, such as `model`.
+        option: Name of the option, such as `fc`.
+    """
     return tuple(str(key) for key in option_content(group, option) if key != "name")
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:
-    """Return the option of a group that a command line chooses, or the default option.
+    """Return the option of a configuration group that a command line chooses.
 
-    Empty if the command line chooses none and the group has no default.
+    Args:
+        group: Name of the group, such as `model`.
+        arguments: The words of the command line.
+
+    Returns:
+        The chosen option, else the default option; empty for a group without a default.
     """
     values = [
         word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group

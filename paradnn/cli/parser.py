@@ -22,14 +22,14 @@ _MIN_SHARE = 0.0001
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises ParadnnError instead of exiting.
+    """Parser of a command line that raises ParadnnError instead of exiting.
 
     Args:
         prog: The command, as a user types it.
         about: Docstring of the command's module. The description is the part of its first line
             after a colon, or the whole line if it has no colon. The other lines are printed after
             the options.
-        settings: Further arguments of argparse.ArgumentParser.
+        **settings: Further arguments of `argparse.ArgumentParser`.
     """
 
     def __init__(self, prog: str, about: str | None = "", **settings: Any) -> None:
@@ -45,7 +45,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**(defaults | settings))
 
     def add_store(self, flag: str = "--store") -> None:
-        """Add options for the tracking store and the experiment."""
+        """Add options for the address of the tracking store and for the MLflow experiment.
+
+        Args:
+            flag: Name of the option for the address. The other option is --experiment.
+        """
         self.add_argument(
             flag,
             metavar="URI",
@@ -58,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_subparsers(self, **settings: Any) -> Any:
-        """Add sub-commands. Each rejects unknown options and suggests its own options."""
+        """Add sub-commands, which reject unknown options and suggest similar ones."""
         return super().add_subparsers(**{"parser_class": CommandParser, **settings})
 
     def error(self, message: str) -> NoReturn:
@@ -95,7 +99,11 @@ class CommandParser(Parser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the arguments; raise ParadnnError if an argument is unknown."""
+        """Parse the arguments of the sub-command.
+
+        Raises:
+            ParadnnError: If an argument is unknown.
+        """
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -103,7 +111,7 @@ class CommandParser(Parser):
 
 
 def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any]:
-    """Return a function that parses the numeric value of a command-line option.
+    """Return a function that parses the value of a numeric command-line option.
 
     The function raises ConfigError if the text is not a number, or the number is infinite, below
     `least` or not positive.
@@ -129,13 +137,13 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
 
 
 def share(flag: str) -> Callable[[str], float]:
-    """Return a function that parses the value of a command-line option that is a share.
+    """Return a function that parses the value of a command-line option for a share of a whole.
 
     The function accepts a fraction or a percentage, such as 0.05 or 5%. It raises ConfigError for a
     value outside 0.01% to 100%.
 
     Args:
-        flag: Name of the option, for error messages.
+        flag: Name of the option, such as "--within", for error messages.
     """
 
     def read(text: str) -> float:
@@ -158,7 +166,7 @@ def split_quoted(key: str, text: str) -> list[str]:
     """Split a text into words as a shell does.
 
     Args:
-        key: Name of the text in an error.
+        key: Name of the text in error messages, such as "side".
         text: The text.
 
     Raises:
@@ -173,7 +181,7 @@ def split_quoted(key: str, text: str) -> list[str]:
 
 
 def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the sub-commands of a parser: name -> parser."""
+    """Return the sub-commands of a parser, as name -> parser; empty if it has none."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
@@ -181,5 +189,5 @@ def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 
 def options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Return the options of a parser: name -> action; an option may have several names."""
+    """Return the options of a parser, as name -> action; an option may have several names."""
     return {name: action for action in parser._actions for name in action.option_strings}

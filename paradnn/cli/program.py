@@ -29,8 +29,11 @@ _EXIT_INTERRUPTED = 130
 def program(main: Callable[P, int]) -> Callable[P, int]:
     """Decorate the `main` of a command so that it returns an exit code instead of raising errors.
 
-    The code is 2 for an error that the user can fix, and 130 after Ctrl-C, SIGTERM, SIGHUP or
-    SIGUSR2. Bugs in ParaDnn still raise.
+    The code is usually 2 for an error that the user can fix, which is printed on one line. It is
+    130 after Ctrl-C, SIGTERM, SIGHUP or SIGUSR2. Bugs in ParaDnn still raise.
+
+    Args:
+        main: The function to decorate. It returns the exit code.
     """
 
     @wraps(main)
@@ -97,7 +100,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _report_error(text: str, code: int) -> int:
-    """Print an error in one line, and return its exit code."""
+    """Print an error on one line of standard error, and return the exit code `code`."""
     text = visible(text.replace("\n", " "))
     line = re.sub(
         rf"\S{{{_MAX_WORD_CHARS},}}",

@@ -1,1 +1,1 @@
-"""Designs of sweeps: the next points to measure, and those that exceed the memory."""
+"""Designs of sweeps: they choose the points to measure, and find those that exceed the memory."""

@@ -56,10 +56,13 @@ _ALL_RUNS = 10**9
 
 
 def start_size(axes: int) -> int:
-    """Return the number of initial points, which are spread evenly before a model chooses others.
+    """Return the number of points with which an adaptive sweep starts.
+
+    These points are spread evenly over the sweep. A model of the step time chooses all other
+    points.
 
     Args:
-        axes: Number of keys that vary.
+        axes: Number of keys that the sweep varies.
     """
     return 6 + 2 * axes
 
@@ -67,11 +70,13 @@ def start_size(axes: int) -> int:
 class DesignKnowledge:
     """The n distinct points of a sweep (candidates), and their state in the store.
 
+    A point is one configuration to measure.
+
     Attributes:
         points: The n candidates.
-        table: Model inputs of the candidates.
-        bounds: (n,) analytic lower bound of memory in bytes.
-        limits: (n,) available memory in bytes; infinite if unknown.
+        table: Inputs of the model of step time for the candidates.
+        bounds: (n,) analytic lower bound of the required memory in bytes.
+        limits: (n,) memory that each candidate may use, in bytes; infinite if unknown.
         ended: Index of a candidate -> the finished run of this candidate, with any outcome.
         past: Index of a candidate -> the successful run of this candidate, with its metrics.
         claimed: Indices of candidates that other drivers are measuring now.
@@ -94,7 +99,10 @@ class DesignKnowledge:
         self._known_devices = set(self._devices)
 
     def describe(self) -> None:
-        """Compute costs and model inputs of the points, using the ceilings currently in the store.
+        """Compute costs of the points and their inputs for the model of step time.
+
+        The inputs depend on the machine's peak FLOP/s and memory bandwidth that the store contains
+        now.
 
         Raises:
             ParadnnError: If a session with these points and settings would fail before its first
@@ -125,7 +133,7 @@ class DesignKnowledge:
 
     @cached_property
     def axes(self) -> dict[str, NDArray[Any]]:
-        """The values (n,) of each key in which candidates differ.
+        """Key -> its values (n,), for each key in which candidates differ.
 
         The values are numbers if all of them are numeric, else texts. A candidate that lacks the
         key has the text "". A list of numbers, such as model.blocks, is replaced by its sum.
@@ -148,7 +156,7 @@ class DesignKnowledge:
 
     @cached_property
     def coordinates(self) -> Array:
-        """(n, k) rank of each candidate's value on each axis; texts are ordered alphabetically."""
+        """(n, k) rank of each candidate's value of each varying key, in alphabetical order for texts."""
         columns = [np.unique(axis, return_inverse=True)[1] for axis in self.axes.values()]
         if columns:
             return np.stack(columns, axis=1).astype(float)
@@ -241,7 +249,10 @@ class DesignKnowledge:
 
     @property
     def tried(self) -> int:
-        """Number of points that were measured or attempted; predicted outcomes do not count."""
+        """Number of points that were measured or attempted.
+
+        Points that were only predicted to run out of memory do not count.
+        """
         return sum(ended.tags["outcome"] != "oom_predicted" for ended in self.ended.values())
 
     def runs(self) -> RunHistory:
@@ -250,9 +261,11 @@ class DesignKnowledge:
         return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
 
     def too_large(self) -> dict[int, str]:
-        """Return index -> reason, for candidates without an outcome that would run out of memory.
+        """Return the candidates that would run out of memory and were not tried.
 
-        The reason names a run that proves it, or the analytic memory bound.
+        Returns:
+            Index of a candidate -> the reason, which names a run that proves it, or the analytic
+            memory bound.
         """
         outcomes = {index: ended.tags["outcome"] for index, ended in self.ended.items()}
         tried = [
@@ -310,7 +323,7 @@ def _number(text: str) -> float | None:
 
 
 class DesignState(NamedTuple):
-    """State of a design before a batch.
+    """State of an adaptive sweep before it chooses a batch of points.
 
     Attributes:
         measured: Number of measured points.
@@ -325,10 +338,12 @@ class DesignState(NamedTuple):
 
 
 class AdaptiveSweep(SweepDesign):
-    """A design that decides which points to measure next, and when to stop.
+    """Sweep design that measures the most informative points and predicts the others.
+
+    It decides which points to measure next, and when to stop.
 
     Attributes:
-        points: Points of the sweep.
+        points: Points (configurations) of the sweep.
         rule: Criteria that end the sweep.
         begin: Start of the command on the monotonic clock, in seconds.
         looks: States of the design, one before each batch.
@@ -367,7 +382,7 @@ class AdaptiveSweep(SweepDesign):
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until `sweep.minutes` is reached."""
+        """Seconds until the time limit `sweep.minutes`; infinite without a limit."""
         if self.rule.minutes is None:
             return math.inf
         return 60 * (self.rule.minutes - self.minutes)
@@ -379,7 +394,7 @@ class AdaptiveSweep(SweepDesign):
 
     @property
     def remaining_budget(self) -> float:
-        """Number of points that may still start within `sweep.points`; infinite without a limit.
+        """Number of points that may still start within the limit `sweep.points`; may be infinite.
 
         Points that other drivers measure now count as measured.
         """
@@ -389,7 +404,7 @@ class AdaptiveSweep(SweepDesign):
 
     @property
     def progress(self) -> str:
-        """State of the design for the progress line."""
+        """The expected error of the predictions, or the current stage, for the progress line."""
         if not self.looks:
             return ""
         error = self.looks[-1].error
@@ -398,7 +413,10 @@ class AdaptiveSweep(SweepDesign):
         return f"expected error {error:.1%}"
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """Return the next points. The last batch has the points that would run out of memory.
+        """Return the next points to measure; an empty list if the sweep has ended.
+
+        The last batch contains the points that would run out of memory. They are recorded without a
+        measurement.
 
         Args:
             rows: The results of the previous batch.
@@ -419,12 +437,13 @@ class AdaptiveSweep(SweepDesign):
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:  # noqa: FBT001 - a callback
         """Return whether a point should still be measured, given the limits of the sweep.
 
-        The session calls this before and after it claims the point. If several drivers claim at the
+        A driver, the process that controls a sweep, claims a point before it measures the point.
+        The session calls this method before and after the claim. If several drivers claim at the
         same time, the last driver sees all claims, so `sweep.points` is never exceeded. More points
         than necessary may be dropped; a later batch replaces them.
 
         Args:
-            visit: The point.
+            visit: The measurement of the point.
             claimed: Whether this driver has claimed the point.
         """
         if visit.excluded:
@@ -437,7 +456,7 @@ class AdaptiveSweep(SweepDesign):
         return self.knowledge.tried + len(self.knowledge.claimed) <= self.rule.points
 
     def next(self) -> list[int]:
-        """Return the candidates to measure next; an empty list if the sweep is over.
+        """Return the indices of the points to measure next; an empty list if the sweep is over.
 
         At the end of the sweep, `reason` states why it ended. While other drivers measure all
         remaining points, this function waits, because the points of a killed driver become free
@@ -452,7 +471,7 @@ class AdaptiveSweep(SweepDesign):
 
     @one_thread()
     def _choose(self) -> list[int]:
-        """Return the candidates to measure next.
+        """Return the indices of the candidates to measure next.
 
         The list is empty if the sweep is over or other drivers measure all remaining points.
         """
@@ -495,7 +514,9 @@ class AdaptiveSweep(SweepDesign):
         return chosen
 
     def _initial_points(self, is_allowed: NDArray[np.bool_], initial: int) -> list[int]:
-        """Return the candidates to measure first, spread over the points that fit in memory.
+        """Return the indices of the candidates to measure first.
+
+        They are spread evenly over the points that fit in memory.
 
         Args:
             is_allowed: (n,) whether a candidate may be chosen.
@@ -517,7 +538,7 @@ class AdaptiveSweep(SweepDesign):
         is_allowed: NDArray[np.bool_],
         count: int,
     ) -> list[int]:
-        """Return the points that reduce the variance of the predicted step times the most.
+        """Return the indices of the points that reduce the variance of predictions the most.
 
         The reduction is divided by the time that the measurement of a point needs.
 
@@ -550,7 +571,7 @@ class AdaptiveSweep(SweepDesign):
         return f"{measured}, before {' or '.join(self.rule.overrides)} was reached"
 
     def conclusion(self) -> DesignResult:
-        """Return the result of the whole design, over all sessions and drivers."""
+        """Return the result of the whole adaptive sweep, over all sessions and drivers."""
         if not self.looks:
             return DesignResult()
         state = self.looks[-1]

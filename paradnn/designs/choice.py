@@ -22,19 +22,20 @@ def choose(
 ) -> list[int]:
     """Choose the candidates that reduce the variance of all predictions most per second.
 
-    The choice is greedy: a chosen candidate counts as measured when the next one is chosen. The
-    variance of a candidate is divided by the square of its spread, so that inherently uncertain
-    steps do not attract all measurements.
+    A candidate is a point (configuration) whose step time is predicted. The choice is greedy: a
+    chosen candidate counts as measured when the next one is chosen. The variance of a candidate is
+    divided by the square of its spread, so that inherently uncertain steps do not attract all
+    measurements.
 
     Args:
         posterior: Prediction of n candidates. Its covariance is root @ root.T, plus `own` between
             the candidates of one group.
-        seconds: (n,) expected duration of the measurement of a candidate.
+        seconds: (n,) expected duration of the measurement of a candidate, in seconds.
         count: Maximum number of candidates to choose.
         weights: (n,) importance of a prediction, by default 1; 0 for points that need no
             prediction, such as those out of memory.
-        allowed: (n,) whether a candidate may be chosen, by default all. The variances of other
-            candidates are reduced as well.
+        allowed: (n,) whether a candidate may be chosen, by default all. The variances of candidates
+            that may not be chosen count as well.
         claimed: Indices of candidates that other drivers measure now. They count as measured.
 
     Returns:
@@ -88,7 +89,7 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
     chosen yet. Distances are measured between the ranks of each coordinate's values.
 
     Args:
-        coordinates: (n, k) positions of the candidates.
+        coordinates: (n, k) positions of the candidates, such as ranks of hyperparameter values.
         count: Maximum number of candidates to choose.
         seed: Seed of the sequence.
 
@@ -116,13 +117,13 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
 
 
 def median_error(spreads: Array) -> float:
-    """Return the expected median of |predicted / true - 1|.
+    """Return the expected median relative error of predictions, |predicted / true - 1|.
 
     It is the m that solves mean(P(|exp(s z) - 1| <= m)) = 1/2, for the spreads s and a standard
     normal z.
 
     Args:
-        spreads: (n,) standard deviations of the logarithms.
+        spreads: (n,) standard deviations of the logarithms of the predictions.
 
     Returns:
         The median relative error; 0 for no points.
@@ -139,9 +140,13 @@ def median_error(spreads: Array) -> float:
 
 
 def calibration_ratio(errors: LeaveOneOutErrors) -> float:
-    """Return the ratio of leave-one-out errors to their predicted spreads.
+    """Return by how much the predictions of a model underestimate their own errors.
 
     It is the median of |error| / spread, relative to its expectation for Student's t.
+
+    Args:
+        errors: Errors of observed steps, each predicted from the other steps, with their predicted
+            spreads.
 
     Returns:
         The ratio, at least 1; exactly 1 for fewer than eight errors.
@@ -170,7 +175,7 @@ class StoppingRule:
 
     @property
     def overrides(self) -> list[str]:
-        """Each criterion that is set, as an override of the command line."""
+        """Each criterion that is set, as an override of the command line: `sweep.points=100`."""
         return [f"sweep.{key}={value:g}" for key, value in vars(self).items() if value is not None]
 
     def reached(self, measured: int, minutes: float, error: float | None) -> str:

@@ -24,18 +24,18 @@ def find_failure_proofs(
     failed: _Bools,
     run_ids: Sequence[str],
 ) -> list[str | None]:
-    """Find the run that proves that a candidate runs out of memory.
+    """Find, for each candidate, a run that proves that the candidate runs out of memory.
 
-    A failure is ignored if a point that is at least as large in every size fitted: other processes
+    Such a run failed although it is at most as large as the candidate in every size. A failure is ignored if a point that is at least as large in every size fitted: other processes
     must have used the memory.
 
     Args:
-        candidates: (n, k) sizes of the candidates.
+        candidates: (n, k) sizes of the candidates, such as batch size and number of nodes.
         kinds: (n,) kinds of the candidates. A point proves something only about points of its kind.
-        tried: (m, k) sizes of the points that were tried.
-        tried_kinds: (m,) kinds of these points.
-        failed: (m,) whether these points ran out of memory.
-        run_ids: (m,) ids of their runs.
+        tried: (m, k) sizes of the points (configurations) that were tried.
+        tried_kinds: (m,) kinds of the tried points.
+        failed: (m,) whether the tried points ran out of memory.
+        run_ids: (m,) ids of the runs of the tried points.
 
     Returns:
         (n,) the id of the proving run, or None without a proof. Of several proving runs, it is the
@@ -63,52 +63,66 @@ def proven_to_fit(
     tried_kinds: Sequence[Hashable],
     failed: _Bools,
 ) -> _Bools:
-    """Return (n,) whether a success proves that a candidate fits in memory.
+    """Return, for each candidate, whether the success of a larger point proves that it fits.
 
-    Arguments are those of `find_failure_proofs`.
+    Args:
+        candidates: (n, k) sizes of the candidates, such as batch size and number of nodes.
+        kinds: (n,) kinds of the candidates. A point proves something only about points of its kind.
+        tried: (m, k) sizes of the points (configurations) that were tried.
+        tried_kinds: (m,) kinds of the tried points.
+        failed: (m,) whether the tried points ran out of memory.
+
+    Returns:
+        (n,) whether a candidate is proven to fit in memory.
     """
     candidate_codes, tried_codes = _codes(kinds, tried_kinds)
     covers = _at_least_as_large(tried[~failed], candidates, tried_codes[~failed], candidate_codes)
     return np.asarray(covers.any(axis=0))
 
 
-def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[Array, Array]:
+def _codes(kinds: Sequence[Hashable], tried_kinds: Sequence[Hashable]) -> tuple[Array, Array]:
     """Return a number for each kind of both sequences; equal kinds have equal numbers."""
-    numbers = {kind: number for number, kind in enumerate({*kinds, *others})}
+    numbers = {kind: number for number, kind in enumerate({*kinds, *tried_kinds})}
     codes = np.array([numbers[kind] for kind in kinds], float)
-    other_codes = np.array([numbers[kind] for kind in others], float)
-    return codes, other_codes
+    tried_codes = np.array([numbers[kind] for kind in tried_kinds], float)
+    return codes, tried_codes
 
 
 def _at_least_as_large(
-    one: Array, other: Array, kinds: Array | float = 0.0, other_kinds: Array | float = 0.0
+    first: Array, second: Array, kinds: Array | float = 0.0, second_kinds: Array | float = 0.0
 ) -> _Bools:
-    """Return (n, m) whether row i of `one` has the kind of row j of `other` and is not smaller.
+    """Compare n rows of sizes with m rows of sizes.
 
     Args:
-        one: (n, k) sizes.
-        other: (m, k) sizes; row i must be at least as large in all k sizes.
-        kinds: (n,) numbers of the kinds of `one`, or one number.
-        other_kinds: (m,) numbers of the kinds of `other`, or one number.
+        first: (n, k) sizes of n points.
+        second: (m, k) sizes of m points.
+        kinds: (n,) number of the kind of each row of `first`, or one number for all.
+        second_kinds: (m,) number of the kind of each row of `second`, or one number for all.
+
+    Returns:
+        (n, m) whether row i of `first` has the same kind as row j of `second` and is at least as
+        large in all k sizes.
     """
-    rows = np.zeros((len(one), len(other))) + np.reshape(kinds, (-1, 1))
-    is_larger = rows == np.reshape(other_kinds, (1, -1))
-    for column, other_column in zip(one.T, other.T, strict=True):
-        is_larger &= column[:, None] >= other_column
+    rows = np.zeros((len(first), len(second))) + np.reshape(kinds, (-1, 1))
+    is_larger = rows == np.reshape(second_kinds, (1, -1))
+    for column, second_column in zip(first.T, second.T, strict=True):
+        is_larger &= column[:, None] >= second_column
     return np.asarray(is_larger)
 
 
 def cross_check_points(points: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.str_], _Bools]:
-    """Return what the other points of one kind prove about each point, and which are at the edge.
+    """Check each tried point against the other points: do they prove that it fits or fails?
+
+    All points must be of one kind: same family, precision, compile mode and host.
 
     Args:
-        points: (n, k) sizes.
+        points: (n, k) sizes of the points, such as batch size and number of nodes.
         failed: (n,) whether a point ran out of memory.
 
     Returns:
-        (n,) what the other points prove about a point: "fits", "fails", "contradicted" or "open";
-        and (n,) whether it is at the edge: it failed and no smaller point failed, or it fits
-        and no larger point fits.
+        Two arrays (n,). The first says what the other points prove about a point: "fits", "fails",
+        "contradicted" or "open". The second says whether the point is at the edge: it failed and no
+        smaller point failed, or it fits and no larger point fits.
     """
     sizes = np.asarray(points, dtype=float)
     has_failed = np.asarray(failed, dtype=bool)

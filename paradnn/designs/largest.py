@@ -43,8 +43,8 @@ class Search:
         unit: All sizes are multiples of this number.
         begin: The first size to try.
         within: Gap between `fits` and `fails`, relative to `fits`, at which the search ends.
-        fits: The largest size that is known to fit; 0 if there is none.
-        fails: The smallest size that is known to fail; None if there is none.
+        fits: The largest size that is known to fit; 0 if unknown.
+        fails: The smallest size that is known to fail; None if unknown.
         problem: Why the search cannot succeed; empty if it can.
     """
 
@@ -67,7 +67,7 @@ class Search:
         return max(self.fits + self.unit, middle // self.unit * self.unit)
 
     def take(self, size: int, *, fits: bool) -> None:
-        """Record whether a size fits."""
+        """Record whether a tried size fits."""
         if fits:
             self.fits = max(self.fits, size)
         elif self.fails is None:
@@ -95,9 +95,10 @@ class _SizeResult(NamedTuple):
 
 
 class LargestBatch(SweepDesign):
-    """A design that searches for the largest batch, or the largest model, of each point.
+    """Sweep design that searches for the largest batch size or model size that fits.
 
-    All tried sizes are multiples of the size that the point specifies.
+    Each point (configuration) of the sweep has a separate search. All tried sizes are multiples of
+    the size that the point specifies.
     """
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
@@ -151,7 +152,7 @@ class LargestBatch(SweepDesign):
 
     @property
     def progress(self) -> str:
-        """The current bracket of the first unfinished search."""
+        """The largest size that fits and the smallest that does not, in the first open search."""
         search = next((search for search in self._searches if search.next()), self._searches[-1])
         bracket = f"{search.fits:,} {self._requirement}"
         if search.fails:
@@ -162,7 +163,8 @@ class LargestBatch(SweepDesign):
         """Return the next attempt; an empty list if all searches have ended.
 
         Args:
-            rows: The result of the previous attempt; empty if another driver measures that point.
+            rows: The result of the previous attempt; empty at the start, or if another driver
+                measures that point.
         """
         for row in rows:
             assert self._current
@@ -178,12 +180,12 @@ class LargestBatch(SweepDesign):
         return []
 
     def conclusion(self) -> DesignResult:
-        """Return, per point, the largest size that fits and the smallest that failed."""
+        """Return a text with the largest size that fits and the smallest that failed, per point."""
         answers = [f"- {self._answer(index)}" for index in range(len(self.points))]
         return DesignResult("\n".join(answers))
 
     def _next_sizes(self) -> list[tuple[int, int]]:
-        """Return (index of a point, next size) of each unfinished search.
+        """Return the next attempt of each unfinished search: index of the point, and size.
 
         A size that the model cannot have counts as too large.
         """
@@ -212,7 +214,7 @@ class LargestBatch(SweepDesign):
         return replace(point, model=type(point.model).from_config(keys))
 
     def _take(self, index: int, size: int, attempt: _SizeResult) -> None:
-        """Record an attempt."""
+        """Record the result of an attempt, and update the search of its point."""
         self._attempts[index, size] = attempt
         search = self._searches[index]
         if attempt.outcome in ("ok", "nan"):
@@ -225,7 +227,8 @@ class LargestBatch(SweepDesign):
     def _take_stored(self) -> bool:
         """Record the next attempts whose results the store already has.
 
-        Return whether there were any.
+        Returns:
+            Whether the store had the result of any attempt.
         """
         next_sizes = self._next_sizes()
         if not next_sizes or not self._policy.queries_store:
@@ -285,7 +288,10 @@ class LargestBatch(SweepDesign):
 
 
 def _first_batch(point: Point) -> int:
-    """Return the first batch size to try: the point's batch size times a power of two."""
+    """Return the batch size with which a search starts.
+
+    It is the batch size of the point times a power of two, or another multiple of it.
+    """
     size = point.batch_size
     if point.platform.name != "cpu" or not step_costs(point).memory_lower_bound_bytes:
         return size * max(1, _INITIAL_BATCH_SIZE // size)

@@ -28,13 +28,13 @@ _ALLOW_LOCAL_SUBMODULES = (
 
 @dataclass(frozen=True)
 class Checkout:
-    """The files of one commit, or the working tree.
+    """A folder with the files of one commit, or the working tree of the user.
 
     Attributes:
         label: The name of the commit or working tree in messages.
         tree: The top folder of the checkout, resolved.
         folder: The folder in the checkout that corresponds to the current folder.
-        created: Time of the checkout, before any setup, in seconds since the epoch.
+        created: Time of the checkout, before any setup, in Unix seconds.
     """
 
     label: str
@@ -44,7 +44,7 @@ class Checkout:
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Files that git tracks or would add, relative to `tree`."""
+        """Paths of the files that git tracks or would add, relative to `tree`."""
         listed = _git(
             "ls-files",
             "-z",
@@ -57,7 +57,7 @@ class Checkout:
 
 
 def label_of(reference: str) -> str:
-    """Return the name of a reference in messages."""
+    """Return the name of a branch, tag, commit or of WORKING_TREE for messages."""
     return "the working tree" if reference == WORKING_TREE else reference
 
 
@@ -188,11 +188,13 @@ def _set_up(setup: str, checkout: Checkout, reference: str, guard: ProcessGuard)
 
 
 def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
-    """Return the abbreviated hash of a commit. A modified working tree adds the suffix -dirty.
+    """Return the abbreviated hash of a commit.
+
+    For WORKING_TREE, the suffix -dirty is added if files are modified.
 
     Args:
         reference: A branch, tag or commit, or WORKING_TREE.
-        folder: A folder of the repository, by default the current folder.
+        folder: A folder of the repository; None for the current folder.
 
     Raises:
         ParadnnError: If the folder is not in a repository, or git is not installed.

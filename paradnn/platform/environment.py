@@ -67,10 +67,10 @@ _SAFE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts of one host and one software stack.
+    """Hardware, software and state of the host on which a measurement runs.
 
     Attributes:
-        device: Readable name of the platform.
+        device: Readable name of the device, such as the processor and its number of cores.
         hardware: Facts about processor, memory and accelerators.
         software: Versions by package.
         host: State of the host, which does not affect `environment_id`.
@@ -89,7 +89,7 @@ class Environment:
 
     @property
     def environment_id(self) -> str:
-        """Hash of hardware and software."""
+        """Hash of `hardware` and `software`, which runs must share to be treated as one sample."""
         return digest({"hardware": self.hardware, "software": self.software})
 
     def as_one_host(self) -> "Environment":
@@ -98,14 +98,14 @@ class Environment:
         return replace(self, hardware=hardware)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all facts except the packages, for the run's artifact."""
+        """Return all facts except `packages`, to be stored as a file with the run."""
         facts = {"environment_id": self.environment_id, **asdict(self)}
         del facts["packages"]
         return facts
 
 
 def separate_hosts(point: Point) -> int:
-    """Return the number of physical hosts on which a point runs.
+    """Return the number of physical hosts on which a configuration (point) is measured.
 
     Some kinds of work allow processes of this host to emulate the hosts of a point. For such a kind
     of work, the number is 1 if the environment variable `PARADNN_HOSTS` is empty or not set. In all
@@ -123,7 +123,7 @@ def describe_environment(
     *,
     emulates_hosts: bool = False,
 ) -> Environment:
-    """Return the environment of this host.
+    """Detect the hardware and the state of this host, and return its environment.
 
     Args:
         platform_name: Kind of platform: "cpu", "gpu" or "tpu".
@@ -207,7 +207,7 @@ def _resident_bytes() -> int:
 
 
 def memory_limit(point: Point) -> int:
-    """Return the bytes of host memory that a point may use now.
+    """Return the bytes of host memory that the measurement of a point may use now.
 
     This is `measure.memory_limit`, or by default a safe share of the available memory.
     """
@@ -218,13 +218,13 @@ def memory_limit(point: Point) -> int:
 
 
 def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
-    """Return why a point must exceed the memory limit; None if it may fit.
+    """Predict whether a point exceeds the memory limit, and return the reason as text.
 
-    The prediction uses the lower bound of the required memory. It is made only for points on a CPU
+    The result is None if the point may fit. The prediction uses the lower bound of the required memory. It is made only for points on a CPU
     with `measure.predict_oom`.
 
     Args:
-        point: The point.
+        point: The point, that is, the configuration to measure.
         costs: Costs of a step, with the lower bound of the memory on all hosts together.
         limit: Memory limit per host in bytes; None if there is no limit.
     """
@@ -285,7 +285,12 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
 
 
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:
-    """Return `found`, the versions in an interpreter, if they include the framework and Keras.
+    """Check that an interpreter has the framework and Keras, and return `found` unchanged.
+
+    Args:
+        found: Versions in the interpreter by package.
+        framework: Name of the framework.
+        python: Path of the interpreter, for error messages.
 
     Raises:
         ConfigError: If a package is missing.
@@ -373,9 +378,13 @@ def processor_name(cpuinfo: str) -> str:
 
 
 def _cpuinfo(*heads: str) -> str:
-    """Return the value of the first row of /proc/cpuinfo whose name begins with one of `heads`.
+    """Return the value of a row of /proc/cpuinfo.
 
-    The result is "" if no row does.
+    Args:
+        *heads: Beginnings of names of rows. The first row with such a name is used.
+
+    Returns:
+        The value; "" if no row has such a name.
     """
     rows = read_text(Path("/proc/cpuinfo")).splitlines()
     return next((row.partition(":")[2].strip() for row in rows if row.startswith(heads)), "")
@@ -407,9 +416,9 @@ def _host() -> Mapping[str, Any]:
 
 
 def _git_commit() -> str:
-    """Return the commit of ParaDnn's checkout, with -dirty if files are modified.
+    """Return the hash of ParaDnn's commit, with the suffix -dirty if files are modified.
 
-    Returns "unknown" if ParaDnn is not run from a checkout.
+    The result is "unknown" if ParaDnn is not run from a git checkout.
     """
     with contextlib.suppress(OSError, ParadnnError):
         if CHECKOUT is not None:

@@ -43,7 +43,7 @@ _THROTTLE_REASONS = {
 
 
 class _Setting(NamedTuple):
-    """A setting of the kernel.
+    """A setting of the Linux kernel that may disturb measurements.
 
     Attributes:
         name: The name of the finding.
@@ -71,7 +71,7 @@ class _Description(NamedTuple):
     """Description of a finding.
 
     Attributes:
-        what: The name to display; `{}` stands for the number of a GPU.
+        what: The name to display; `{}` is replaced by the number of a GPU.
         why: Why the finding matters.
     """
 
@@ -162,10 +162,10 @@ class Finding:
     """One setting or fact of a host that may disturb measurements.
 
     Attributes:
-        name: The name in stored runs, a key of `_DESCRIPTIONS`.
+        name: The name in stored runs, such as "gpu_clock".
         what: The name to display.
-        value: The current value.
-        harms: Whether the value widens intervals or shifts results, and can be changed.
+        value: The current value, as text.
+        harms: Whether the value widens confidence intervals or shifts results, and can be changed.
         why: Why the finding matters.
         remedy: A command or advice; may be empty.
     """
@@ -181,14 +181,14 @@ class Finding:
 def _finding(
     name: str, value: str, remedy: str = "", *, harms: bool | None = None, board: str = ""
 ) -> Finding:
-    """Return a finding with its description.
+    """Return a finding with its description from `_DESCRIPTIONS`.
 
     Args:
         name: A key of `_DESCRIPTIONS`.
-        value: The current value.
+        value: The current value, as text.
         remedy: A command or advice; may be empty.
-        harms: Whether the finding harms measurements. By default, a finding with a remedy does.
-        board: The number of the GPU.
+        harms: Whether the finding harms measurements; None if it does so only with a remedy.
+        board: The number of the GPU; empty for a finding about the host.
     """
     description = _DESCRIPTIONS[name]
     if harms is None:
@@ -198,10 +198,12 @@ def _finding(
 
 
 def host_findings(root: Path = Path("/")) -> list[Finding]:
-    """Return findings about the host that rarely change. The call takes some milliseconds.
+    """Return findings about settings and hardware of the host, which rarely change.
+
+    The call takes some milliseconds.
 
     Args:
-        root: The folder with `proc` and `sys`.
+        root: The folder that contains `proc` and `sys`; another folder than / only in tests.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -237,7 +239,11 @@ def _setting(root: Path, setting: _Setting) -> Iterator[Finding]:
 
 
 def load_findings(load: HostLoad) -> list[Finding]:
-    """Return findings about the load of other processes and of the hypervisor."""
+    """Return findings about the load of other processes and of the hypervisor.
+
+    Args:
+        load: The observed load of the host.
+    """
     found = []
     if load.average is not None:
         found.append(_finding("load_average", f"{load.average:.2f}"))
@@ -282,8 +288,8 @@ def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
     """Yield findings about multithreading, memory nodes, CPU quota and allocated cores.
 
     Args:
-        root: The folder with `proc` and `sys`.
-        cores: The cores that this process may use.
+        root: The folder that contains `proc` and `sys`.
+        cores: Numbers of the cores that this process may use.
     """
     siblings = {
         read_text(root / _CPUS / f"cpu{core}/topology/thread_siblings_list") for core in cores
@@ -367,10 +373,10 @@ def read_text(path: Path) -> str:
 
 
 def gpu_findings(query: Callable[..., list[list[str]]] | None = None) -> list[Finding]:
-    """Return the findings of all NVIDIA boards; empty if nvidia-smi is not installed.
+    """Return findings about all NVIDIA GPUs; an empty list if nvidia-smi is not installed.
 
     Args:
-        query: Used instead of `nvidia_smi`, for tests.
+        query: Replaces the function `nvidia_smi` in tests; None to call nvidia-smi.
     """
     query = query or nvidia_smi
     found = [finding for row in query("gpu", *_NVIDIA_QUERY) for finding in _board(*row)]
@@ -387,7 +393,15 @@ def gpu_findings(query: Callable[..., list[list[str]]] | None = None) -> list[Fi
 def _board(
     number: str, persistence: str, clock: str, max_clock: str, throttled: str
 ) -> Iterator[Finding]:
-    """Yield the findings of one board; the arguments are the fields of `_NVIDIA_QUERY`."""
+    """Yield the findings about one GPU.
+
+    Args:
+        number: Number of the GPU.
+        persistence: Whether persistence mode is enabled, such as "Disabled".
+        clock: Current clock in MHz.
+        max_clock: Highest clock in MHz.
+        throttled: Hexadecimal mask of the reasons why the clock is reduced.
+    """
     remedy = ""
     if persistence == "Disabled":
         remedy = f"sudo nvidia-smi -i {number} -pm 1"
@@ -416,10 +430,11 @@ def nvidia_smi(kind: str, *fields: str) -> list[list[str]]:
 
     Args:
         kind: `gpu` or `compute-apps`.
-        fields: Names of the fields.
+        *fields: Names of the fields.
 
     Returns:
-        The fields of each board or process; empty if nvidia-smi is not installed or fails.
+        The values of the fields for each board or process; empty if nvidia-smi is not installed or
+        fails.
     """
     command = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:

@@ -42,12 +42,12 @@ _MEASUREMENT = re.compile(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)
 
 @dataclass(frozen=True)
 class ForeignProcess:
-    """A process that is not part of this measurement.
+    """A process on this host that is not part of the current measurement.
 
     Attributes:
         pid: Process id.
         name: Label of the process (`process_label`).
-        cores: Number of cores that the process takes.
+        cores: Mean number of cores that the process takes.
         measures: Whether it is a measurement of ParaDnn.
     """
 
@@ -59,10 +59,12 @@ class ForeignProcess:
 
 @dataclass(frozen=True)
 class HostLoad:
-    """Load of foreign processes on the cores that this process may use.
+    """Load of other processes on the cores that this process may use, over an interval.
+
+    Processes that are not part of this measurement are called foreign.
 
     Attributes:
-        cores: The number of these cores.
+        cores: Number of cores that this process may use.
         average: The one-minute load average; None if the system does not report it.
         foreign: Share of the cores' capacity that foreign processes took; None if unknown.
         steal: Share of the cores' capacity that the hypervisor took; None if unknown.
@@ -82,12 +84,12 @@ class HostLoad:
 
     @property
     def is_busy(self) -> bool:
-        """Whether points that are measured now would be contended."""
+        """Whether other processes or the hypervisor would disturb a measurement now."""
         return self.foreign_cores > BUSY_CORES or self.has_steal
 
     @property
     def has_steal(self) -> bool:
-        """Whether the hypervisor takes more than `BUSY_STEAL` of the capacity."""
+        """Whether the hypervisor takes more than the share `BUSY_STEAL` of the cores' capacity."""
         return (self.steal or 0.0) > BUSY_STEAL
 
     def __str__(self) -> str:
@@ -112,9 +114,9 @@ def format_processes(processes: Sequence[ForeignProcess]) -> Iterator[str]:
 
 
 def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags `contended` and `contended_reason` if the machine is slow as a whole.
+    """Return tags for a run on a machine that is slow as a whole.
 
-    No counter shows a lower clock, or the load of other virtual machines on the same host. Both of
+    The tags are `contended` and `contended_reason`. No counter shows a lower clock, or the load of other virtual machines on the same host. Both of
     these reduce the speed of reference kernels.
 
     Args:
@@ -136,7 +138,7 @@ def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str,
 
 
 class LoadMonitor:
-    """Observes the load of the host from the construction of this object to each `look`."""
+    """Observes the load of the host, from the construction of this object to each call of `look`."""
 
     def __init__(self) -> None:
         self._counters = read_counters()
@@ -145,7 +147,7 @@ class LoadMonitor:
     def look(self) -> HostLoad:
         """Return the load since the construction of this object.
 
-        If the interval is still too short, wait first.
+        If less than `_MIN_SECONDS` have passed since then, wait first.
         """
         time.sleep(max(0.0, self._counters.seconds + _MIN_SECONDS - time.perf_counter()))
         counters = read_counters()
@@ -162,15 +164,15 @@ class LoadMonitor:
         """Return the foreign processes that took the most processor time, in descending order.
 
         Args:
-            seconds: Seconds since construction.
+            seconds: Seconds since the construction of this object.
         """
-        own = _own_pids()
+        measuring = _own_pids()
         found = []
         for process, (name, after) in _processor_seconds().items():
             # A process that started after construction has no earlier reading.
             _, before = self._times.get(process, (name, 0.0))
             cores = (after - before) / seconds
-            if process.pid in own or cores <= _MIN_CORES:
+            if process.pid in measuring or cores <= _MIN_CORES:
                 continue
             words: list[str] = []
             with contextlib.suppress(psutil.Error):
@@ -197,7 +199,7 @@ def process_label(words: Sequence[str]) -> str:
     `/usr/bin/python -m mlflow ui --password x` is `python -m mlflow`.
 
     Args:
-        words: The command line of the process.
+        words: The words of the process's command line.
     """
     if not words:
         return ""
@@ -224,7 +226,7 @@ def _own_pids() -> set[int]:
 
 
 def _processor_seconds() -> Mapping["psutil.Process", tuple[str, float]]:
-    """Return name and processor seconds of every visible process of all users."""
+    """Return the name and the processor time in seconds of every visible process, of all users."""
     found = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
         times = process.info["cpu_times"]

@@ -84,12 +84,22 @@ class ProcessGuard:
         return process
 
     def kill(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill a command and all processes that it started. Call this before `release`."""
+        """Kill a command and all processes that it started.
+
+        Call this before `release`.
+
+        Args:
+            process: The process that `start` or `running` returned.
+        """
         _kill_group(process.pid)
         _kill_processes_with(self._variables[process.pid])
 
     def release(self, process: "subprocess.Popen[bytes]") -> None:
-        """Unregister a command that has ended, because a new process may get the same id."""
+        """Unregister a command that has ended, because a new process may get the same id.
+
+        Args:
+            process: The process that `start` returned, after its end.
+        """
         del self._variables[process.pid]
         self._send(f"-{process.pid}")
 
@@ -99,6 +109,13 @@ class ProcessGuard:
 
         If an exception leaves the context, the command is killed first. Background processes of a
         command that ended normally keep running.
+
+        Args:
+            words: The command and its arguments.
+            **options: Further arguments of `subprocess.Popen`.
+
+        Yields:
+            The process of the command.
         """
         process = self.start(words, **options)
         try:
@@ -121,6 +138,9 @@ class ProcessGuard:
             words: The command and its arguments.
             timeout: Seconds after which the command is killed; None for no limit.
             **options: Further arguments of `subprocess.Popen`.
+
+        Returns:
+            The exit code, the standard output and the standard error, as text.
 
         Raises:
             subprocess.TimeoutExpired: If the command exceeds the time limit.
@@ -154,7 +174,7 @@ def _content(descriptor: int) -> str:
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """Return a context that defers signals that would end this process.
+    """Defer signals that would end this process, until the context is left.
 
     Otherwise the exception of a signal handler could interrupt the process after it has started a
     command and before it has registered the command. The signals are not blocked, because the
@@ -179,7 +199,7 @@ def _deferred_signals() -> Iterator[None]:
 
 
 def _variable_prefix() -> str:
-    """Return the beginning of `NAME=value` that all commands of this driver share."""
+    """Return the beginning of the environment entry that marks all commands of this process."""
     return f"{_VARIABLE}={_driver_name}-"
 
 
@@ -230,9 +250,9 @@ def _processes_with(variable: str) -> set[int]:
 
 
 def _main() -> None:
-    """Run the helper: read ids of groups until the driver closes the pipe, then kill its commands.
+    """Run the helper: read ids of process groups until the driver closes the pipe.
 
-    If the driver ended normally, background processes of commands that have ended keep running.
+    Then kill the commands of the driver. If the driver ended normally, background processes of commands that have ended keep running.
     """
     for number in _ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -25,10 +25,10 @@ from paradnn.core.tables import rows
 
 @dataclass(frozen=True)
 class Hardware:
-    """Specification of one part; None means that no source states the value.
+    """Data-sheet values of one processor or accelerator; None if no source states a value.
 
     Attributes:
-        name: Name of the part.
+        name: Name of the part, such as "NVIDIA H200".
         kind: Kind of platform, such as "cpu" or "gpu".
         peak_flops: FLOP/s by precision; precisions without a source are absent.
         bandwidth: Memory bandwidth in B/s.
@@ -85,7 +85,7 @@ _VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|m
 
 
 def find_hardware(device: str, cores: int | None = None) -> Hardware | None:
-    """Return the part with the given device name; None if it is unknown.
+    """Return the specification of the part with a given device name; None if it is unknown.
 
     A CPU matches only if the host has all cores of one socket. No data sheet states the peak of a
     virtual machine with some of the cores.

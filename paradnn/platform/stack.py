@@ -71,10 +71,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Stack:
-    """Specification of a stack, which determines its location.
+    """Specification of a software stack: a Python environment that is installed on first use.
+
+    The specification determines the folder of the stack.
 
     Attributes:
-        name: Name in conf/software.
+        name: Name of the file in conf/software, such as "tensorflow-2.18".
         python_version: Version of Python, such as "3.12".
         requirements: Sorted requirements in pip's syntax.
     """
@@ -85,7 +87,10 @@ class Stack:
 
     @classmethod
     def of(cls, software: Software) -> Self | None:
-        """Return the stack that `software` requests; None if it names an existing interpreter."""
+        """Return the stack that an option of the group `software` requests.
+
+        The result is None if the option names an existing interpreter instead.
+        """
         if not software.requirements:
             return None
         requirements = sorted(" ".join(entry.split()) for entry in software.requirements)
@@ -119,7 +124,10 @@ def _stacks_folder() -> Path:
 
 @cache
 def interpreter_of(software: Software) -> str:
-    """Return the path of the interpreter under test, which may be a stack that is not installed."""
+    """Return the path of the interpreter that an option of the group `software` selects.
+
+    It may belong to a stack that is not installed yet. Then, the file does not exist.
+    """
     stack = Stack.of(software)
     if stack:
         return str(stack.python)
@@ -131,7 +139,7 @@ def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
     """Install a stack if it is missing or modified, and protect it from removal in this context.
 
     Args:
-        stack: The stack.
+        stack: Specification of the stack.
         say: Prints a message to the user before a long operation.
 
     Yields:
@@ -150,7 +158,10 @@ def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
 
 
 def find_stack(stack: Stack) -> tuple[str, ...] | None:
-    """Return the packages of a complete and unmodified stack; None if it must be installed."""
+    """Return the packages of an installed stack as name==version.
+
+    The result is None if the stack is missing, incomplete or modified, so it must be installed.
+    """
     packages, problem = _check(stack)
     return None if problem else packages
 
@@ -159,8 +170,8 @@ def _ensure_installed(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
     """Install the stack if necessary, acquire a shared lock on it, and return its packages.
 
     Args:
-        stack: The stack.
-        lock: Descriptor of the stack's lock file.
+        stack: Specification of the stack.
+        lock: File descriptor of the stack's lock file.
         say: Prints a message to the user before a long operation.
     """
     has_reported = False
@@ -188,7 +199,14 @@ def _ensure_installed(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _lock_of(key: str) -> Iterator[int]:
-    """Open the lock file of a stack, and release any lock on it when the context ends."""
+    """Open the lock file of a stack, and release any lock on it when the context ends.
+
+    Args:
+        key: The key of the stack (`Stack.key`).
+
+    Yields:
+        The file descriptor.
+    """
     folder = _stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -199,7 +217,10 @@ def _lock_of(key: str) -> Iterator[int]:
 
 
 def _marker(folder: Path) -> dict[str, Any] | None:
-    """Return the description in the folder of a stack; None if the stack is incomplete."""
+    """Read the description that was stored in a stack's folder when its installation ended.
+
+    The result is None if the stack is missing or incomplete.
+    """
     try:
         description: dict[str, Any] = json.loads((folder / _MARKER).read_text())
     except (OSError, ValueError):
@@ -208,9 +229,11 @@ def _marker(folder: Path) -> dict[str, Any] | None:
 
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
-    """Return the packages of a stack, and why it cannot be used; the reason is "" if it is usable.
+    """Check whether an installed stack can be used.
 
-    The reason is a predicate, such as "is incomplete".
+    Returns:
+        The packages of the stack as name==version, and why the stack cannot be used. The reason is
+        a predicate, such as "is incomplete", or "" if the stack is usable.
     """
     marker = _marker(stack.folder)
     if marker is None:
@@ -229,9 +252,9 @@ def _make(stack: Stack, lock: int) -> None:
     """Install the stack atomically, after removing leftovers of killed drivers.
 
     Args:
-        stack: The stack.
-        lock: Descriptor of the lock file, which uv inherits. If this process is killed, the lock
-            remains until uv has exited.
+        stack: Specification of the stack.
+        lock: File descriptor of the lock file, which uv inherits. If this process is killed, the
+            lock remains until uv has exited.
 
     Raises:
         WorkerError: If uv is not installed or fails.
@@ -288,7 +311,7 @@ def _slug(name: str) -> str:
 
 
 def named_stack(name: str) -> Stack:
-    """Return the stack of conf/software/NAME.yaml.
+    """Return the specification of the stack in conf/software/NAME.yaml.
 
     Raises:
         ConfigError: If the name is unknown, or names an existing interpreter instead of a stack.
@@ -308,12 +331,15 @@ def named_stack(name: str) -> Stack:
 
 
 def _stack_of_option(name: str) -> Stack | None:
-    """Return the stack of conf/software/NAME.yaml; None if the option has no requirements."""
+    """Read the stack in conf/software/NAME.yaml; None if the file has no requirements."""
     return Stack.of(read(Software, option_content("software", name), "software"))
 
 
 def list_stacks() -> Iterator[str]:
-    """Yield a line of text for every stack that conf/software names or that is installed."""
+    """Yield a line of text about every stack that conf/software names or that is installed.
+
+    The last line names the folder of all stacks.
+    """
     known = set()
     for name in option_names("software"):
         with contextlib.suppress(ConfigError):
@@ -341,7 +367,9 @@ def _state(folder: Path) -> str:
 
 
 def remove_stacks(name: str) -> Iterator[str]:
-    """Remove every stack with the given name, and yield a line of text for each.
+    """Remove every installed stack with a given name, and yield a line of text for each.
+
+    Several versions of a stack may be installed, which differ in Python version or requirements.
 
     Raises:
         WorkerError: If a stack is in use.
@@ -364,8 +392,8 @@ def _run(command: Sequence[str], lock: int) -> None:
     """Run uv to its end. If an exception or the time limit interrupts it, kill its processes.
 
     Args:
-        command: The command.
-        lock: Descriptor of the stack's lock file, which uv inherits.
+        command: The words of the command.
+        lock: File descriptor of the stack's lock file, which uv inherits.
 
     Raises:
         WorkerError: If uv fails or exceeds its time limit.
@@ -400,10 +428,13 @@ def _run(command: Sequence[str], lock: int) -> None:
 
 
 def _problem(output: str) -> str:
-    """Return the reason for a failure on one line, from the whole output of uv in quiet mode.
+    """Extract the reason for a failure of uv from its output, as one line.
 
     Versions of uv break lines at different places and draw different symbols between them. The
     result therefore has only word characters and printable ASCII. Addresses are cut to their host.
+
+    Args:
+        output: The whole output of uv in quiet mode.
     """
     text = " ".join(
         re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()
