@@ -70,7 +70,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     """Return a sentence with the number of findings that harm measurements.
 
     Args:
-        findings: Settings and facts of the host, of which only some may harm.
+        findings: Settings and facts of the host. Not all of them harm measurements.
     """
     count = sum(finding.harms for finding in findings)
     if not count:

@@ -153,7 +153,7 @@ def _candidates(
 
     Args:
         options: The options of the command line.
-        points: The valid combinations of settings, of which some may be equal.
+        points: The valid combinations of settings. Some may be equal.
         info: The sweep, with the invalid combinations.
 
     Raises:

@@ -125,7 +125,7 @@ class Race(SweepDesign):
 
     @property
     def processes(self) -> int:
-        """Number of successful measurements, each of which ran in a separate process."""
+        """Number of successful measurements. Each measurement ran in a separate process."""
         return len(self._observations)
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:

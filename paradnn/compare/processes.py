@@ -256,7 +256,7 @@ def prepare_run(command: Command, protocol: CommandProtocol, guard: ProcessGuard
         guard: Starts the process, and kills it if this process ends.
 
     Returns:
-        Why the shell command failed; None if it succeeded or if there is none.
+        Why the shell command failed; None if it succeeded, or without such a command.
     """
     if not protocol.prepare:
         return None

@@ -33,7 +33,7 @@ def write_files(
         options: The options of the command line. `json` and `csv` are paths, or None to write no
             such file.
         document: Content of the JSON file.
-        results: The results of which the CSV file lists every round.
+        results: The result of each compared configuration. The CSV file lists all their rounds.
     """
     if options.json:
         write_json(options.json, document)
@@ -136,8 +136,8 @@ def closing_lines(result: PairedResult, *, is_null: bool = False) -> list[str]:
     Args:
         result: A completed comparison.
         is_null: Whether the comparison compared a setting or command with itself. The lines then
-            also report the differences that comparisons of several durations could detect, the
-            rate of false alarms, and the setting of this host that harms measurements most.
+            also report the differences that comparisons of several durations could detect, the rate
+            of false alarms, and the setting of this host that harms measurements most.
     """
     duration = f"{counted(result.rounds, 'round')} in {in_seconds(result.seconds)}"
     found = result.estimate

@@ -156,7 +156,10 @@ class DesignKnowledge:
 
     @cached_property
     def coordinates(self) -> Array:
-        """(n, k) rank of each candidate's value of each varying key, in alphabetical order for texts."""
+        """(n, k) rank of each candidate's value of each varying key.
+
+        Texts are ordered alphabetically.
+        """
         columns = [np.unique(axis, return_inverse=True)[1] for axis in self.axes.values()]
         if columns:
             return np.stack(columns, axis=1).astype(float)

@@ -26,8 +26,9 @@ def find_failure_proofs(
 ) -> list[str | None]:
     """Find, for each candidate, a run that proves that the candidate runs out of memory.
 
-    Such a run failed although it is at most as large as the candidate in every size. A failure is ignored if a point that is at least as large in every size fitted: other processes
-    must have used the memory.
+    Such a run failed although it is at most as large as the candidate in every size. A failure is
+    ignored if a point that is at least as large in every size fitted: other processes must have
+    used the memory.
 
     Args:
         candidates: (n, k) sizes of the candidates, such as batch size and number of nodes.

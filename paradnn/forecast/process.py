@@ -535,7 +535,7 @@ class Process:
     @classmethod
     @one_thread()
     def fit(cls, inputs: Inputs, values: Array, noise: Array, run: float) -> Process:
-        """Fit the process to m runs, of which several may have measured the same step.
+        """Fit the process to m runs. Several runs may have measured the same step.
 
         Args:
             inputs: The inputs of the runs: columns of the linear part and coordinates.

@@ -111,7 +111,7 @@ class Table:
         )
 
     def count(self, key: str) -> Array:
-        """Return the values (n,) of a key as numbers of at least 1; 1 if missing or not a number."""
+        """Return the values (n,) of a key as numbers of at least 1; 1 if not a number."""
         return np.asarray(np.fmax(self.number(key), 1.0))
 
     @cached_property

@@ -220,8 +220,8 @@ def memory_limit(point: Point) -> int:
 def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
     """Predict whether a point exceeds the memory limit, and return the reason as text.
 
-    The result is None if the point may fit. The prediction uses the lower bound of the required memory. It is made only for points on a CPU
-    with `measure.predict_oom`.
+    The result is None if the point may fit. The prediction uses the lower bound of the required
+    memory. It is made only for points on a CPU with `measure.predict_oom`.
 
     Args:
         point: The point, that is, the configuration to measure.

@@ -116,8 +116,8 @@ def format_processes(processes: Sequence[ForeignProcess]) -> Iterator[str]:
 def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags for a run on a machine that is slow as a whole.
 
-    The tags are `contended` and `contended_reason`. No counter shows a lower clock, or the load of other virtual machines on the same host. Both of
-    these reduce the speed of reference kernels.
+    The tags are `contended` and `contended_reason`. No counter shows a lower clock, or the load of
+    other virtual machines on the same host. Both of these reduce the speed of reference kernels.
 
     Args:
         speeds: For each reference kernel, its speed as a share of its best speed on this machine.
@@ -138,7 +138,7 @@ def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str,
 
 
 class LoadMonitor:
-    """Observes the load of the host, from the construction of this object to each call of `look`."""
+    """Observes the load of the host from the construction of the object to each call of `look`."""
 
     def __init__(self) -> None:
         self._counters = read_counters()

@@ -252,7 +252,8 @@ def _processes_with(variable: str) -> set[int]:
 def _main() -> None:
     """Run the helper: read ids of process groups until the driver closes the pipe.
 
-    Then kill the commands of the driver. If the driver ended normally, background processes of commands that have ended keep running.
+    Then kill the commands of the driver. If the driver ended normally, background processes of
+    commands that have ended keep running.
     """
     for number in _ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

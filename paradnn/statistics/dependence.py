@@ -129,8 +129,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
         unit: Unit of sampling: models and batch sizes ("crossed"), models with fixed batch sizes
             ("model"), or points ("point").
         axes: Minimum number of values with which a hyperparameter of the model is a factor, too,
-            if `unit` is "crossed". The hyperparameter must also have at most half as many values
-            as there are models. 0: hyperparameters are never factors.
+            if `unit` is "crossed". The number of values must also be at most half the number of
+            models. 0: hyperparameters are never factors.
     """
     count = len(points)
     names = [str(name) for name in points]
@@ -592,9 +592,9 @@ def _contained_variance(
 ) -> np.ndarray:
     """Return the contribution of one factor's effects to another factor's jackknife sum of squares.
 
-    If level g of the factor is omitted, a coefficient changes by the sum, over all levels l of
-    the other factor, of effect_l x (c_gl - U_g Q_l). Here c_gl is the sum of influence x size over the rows
-    in both g and l. U_g is the sum of influence x row of the design over the rows in g.
+    If level g of the factor is omitted, a coefficient changes by the sum, over all levels l of the
+    other factor, of effect_l x (c_gl - U_g Q_l). Here c_gl is the sum of influence x size over the
+    rows in both g and l. U_g is the sum of influence x row of the design over the rows in g.
 
     Args:
         design: (n, k) the explanatory columns X.

@@ -387,8 +387,9 @@ class Schedule:
     def order_weight(self) -> float:
         """Variance that the order of the sides adds, divided by the variance of its effect.
 
-        It is close to 1 if the same side comes first on each of many days. Repetition in the same order does not average this effect out. The weight is 0 for a single
-        day, because the variance of sessions covers the effect.
+        It is close to 1 if the same side comes first on each of many days. Repetition in the same
+        order does not average this effect out. The weight is 0 for a single day, because the
+        variance of sessions covers the effect.
         """
         if self.is_random or not np.isfinite(self.hours).all() or not len(self.hours):
             return 0.0
@@ -626,10 +627,10 @@ def side_effects(
 def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
     """Return labels (n,) of drivers such that no two runs with the same label overlap in time.
 
-    A driver, the process that controls a sweep, measures points one after another. If runs with the same label overlap, each run is
-    assigned to the driver whose last run ended most recently before the start of the run. If every
-    driver is busy, the run is assigned to a new driver. Runs with a recorded session keep their
-    label.
+    A driver, the process that controls a sweep, measures points one after another. If runs with the
+    same label overlap, each run is assigned to the driver whose last run ended most recently before
+    the start of the run. If every driver is busy, the run is assigned to a new driver. Runs with a
+    recorded session keep their label.
 
     Args:
         driver: (n,) label of each run by session.
@@ -697,10 +698,10 @@ def _precedence(a: np.ndarray, b: np.ndarray) -> float:
 def selection_bias(lost: tuple[int, int], kept: tuple[int, int]) -> float:
     """Return the largest bias that lost replicates may cause in the difference of two means.
 
-    Replicates are repeated runs of the same configuration. They are lost if they fail. In the worst case, the slowest replicates were lost. If the share f was lost, the remaining
-    replicates have a normal distribution truncated above its (1 - f) quantile z. Truncation lowers
-    the mean by phi(z) / (1 - f) standard deviations. If both sides lose the same share, the biases
-    cancel.
+    Replicates are repeated runs of the same configuration. They are lost if they fail. In the worst
+    case, the slowest replicates were lost. If the share f was lost, the remaining replicates have a
+    normal distribution truncated above its (1 - f) quantile z. Truncation lowers the mean by
+    phi(z) / (1 - f) standard deviations. If both sides lose the same share, the biases cancel.
 
     Args:
         lost: Numbers of lost replicates of A and of B.

@@ -3,9 +3,9 @@
 A side is one of two compared settings, commands or functions. Each round measures both sides, one
 right after the other, and yields one value: the logarithm of the ratio of their speeds. Influences
 that affect both sides cancel in the ratio: the session, a drift, the load of other tenants. The
-order within the rounds is random (`orders`). If the sides are equal, a value
-and its negative are therefore equally likely, even if the state of the machine correlates in time.
-The interval is valid whenever a comparison stops.
+order within the rounds is random (`orders`). If the sides are equal, a value and its negative are
+therefore equally likely, even if the state of the machine correlates in time. The interval is valid
+whenever a comparison stops.
 """
 
 import math

@@ -24,7 +24,7 @@ def find_differences(
 
     Args:
         differences: (n, n) differences of n estimates: estimate i (row) minus estimate j (column).
-        errors: Independent variances of the differences with their degrees of freedom, arrays
+        errors: Independent variances of the differences with their degrees of freedom, as arrays
             (n, n). If empty, the differences are exact.
         rate: Permitted probability that any pair is falsely reported as different.
 

@@ -60,13 +60,13 @@ class Regression:
 
     Attributes:
         weights: One row per term (column of the design). `weight` is the change of the response, in
-            its standard
-            deviations, for one standard deviation of the term; its 95% interval is `low` to `high`.
-            `p` is the two-sided p-value of no effect. `p_given` is the same p-value under the
-            assumption that the values of a column have no separate effects. `error` is the standard
-            error, and `freedom` its degrees of freedom. `vif` is the variance inflation factor.
-            `slope` is in the response's unit per unit of the term. `limit` is "sessions" or "order"
-            if the interval includes 0 only because of sessions or of a drift, else empty.
+            its standard deviations, for one standard deviation of the term; its 95% interval is
+            `low` to `high`. `p` is the two-sided p-value of no effect. `p_given` is the same
+            p-value under the assumption that the values of a column have no separate effects.
+            `error` is the standard error, and `freedom` its degrees of freedom. `vif` is the
+            variance inflation factor. `slope` is in the response's unit per unit of the term.
+            `limit` is "sessions" or "order" if the interval includes 0 only because of sessions or
+            of a drift, else empty.
         correlation: (terms, terms) correlation of the weights.
         rows: Number of rows.
         r2: R2 of the fit.
@@ -106,10 +106,10 @@ def regress(
 ) -> Regression:
     """Fit a linear regression of standardized values on standardized columns by least squares.
 
-    The response is scale(values). Every column and the response are replaced by z = (x - mean) / s, with the sample standard
-    deviation s. The weights are the coefficients of z_x in a regression of z_y on z_x and an
-    intercept. A weight equals slope x s_x / s_y (paper, section 4.1: "normalize to the same
-    scale").
+    The response is scale(values). Every column and the response are replaced by z = (x - mean) / s,
+    with the sample standard deviation s. The weights are the coefficients of z_x in a regression of
+    z_y on z_x and an intercept. A weight equals slope x s_x / s_y (paper, section 4.1: "normalize
+    to the same scale").
 
     Args:
         design: (n, k) the explanatory columns, such as hyperparameters.

@@ -271,9 +271,9 @@ def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
     """Estimate the slope of log step time over the log time of the reference kernel.
 
     The reference kernel is timed between the blocks of each run to measure the speed of the
-    machine. The slope is the mean of the slopes of the runs, weighted by their inverse variances and clipped
-    to [0, 1]. Its standard error includes the scatter between runs (Birge's factor, 1932; Paule and
-    Mandel).
+    machine. The slope is the mean of the slopes of the runs, weighted by their inverse variances
+    and clipped to [0, 1]. Its standard error includes the scatter between runs (Birge's factor,
+    1932; Paule and Mandel).
 
     Args:
         runs: Runs of a model family, one row per run, with the columns `reference_slope_seen` and
@@ -304,8 +304,9 @@ def follow_share(
 ) -> float:
     """Return how much more often B than A is measured second in pairs of successive runs.
 
-    The result is P(B comes second) - P(A comes second). A pair is a run on one side directly followed by a run of the same point on the other side. The
-    second run of a pair may profit from the caches that the first run filled.
+    The result is P(B comes second) - P(A comes second). A pair is a run on one side directly
+    followed by a run of the same point on the other side. The second run of a pair may profit from
+    the caches that the first run filled.
 
     Args:
         runs: The n runs, first of side A, then of side B.

@@ -32,7 +32,7 @@ _MAX_PIECES = 6
 _MAX_BREAKS = 48
 #: Significance level of a break, corrected for all tried sizes and numbers of pieces.
 _BREAK_LEVEL = 0.01
-#: Number of iterations, each of which weights the sizes by the previous fit.
+#: Number of iterations. Each iteration weights the sizes by the previous fit.
 _ROUNDS = 3
 #: Squared relative errors below this value are rounding errors.
 _EXACT = 1e-18
