@@ -332,7 +332,7 @@ def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> Com
 
 
 def _metric_of(options: argparse.Namespace) -> OutputMetric:
-    """Return the metric, by which two commands are compared.
+    """Return the metric by which two commands are compared.
 
     Without --higher or --lower, the name of the metric determines whether a larger number is
     faster.

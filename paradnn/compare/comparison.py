@@ -279,9 +279,9 @@ class Comparison(SweepDesign):
         return whole
 
     def sentences(self) -> list[str]:
-        """Return the results as sentences: one per compared point, and one about the geometric mean.
+        """Return the results as sentences: one per compared point, and one about their mean.
 
-        The last sentence is missing if fewer than two points are left.
+        The last sentence, about the geometric mean, is missing if fewer than two points are left.
         """
         if len(self.results) == 1:
             return [str(self.results[0])]

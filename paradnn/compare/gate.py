@@ -285,7 +285,11 @@ def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
 
 
 def _slowdowns(found: SpeedEstimate) -> str:
-    """Return the 95% interval of the head's additional time as text, such as `+2.1% to +3.4%`."""
+    """Return the 95% interval of the head's additional time as text, such as `+2.1% to +3.4%`.
+
+    Args:
+        found: Estimated ratio of the head's speed to the base's speed.
+    """
     return " to ".join(
         f"{100 * math.expm1(-math.log(speed)):+.2g}%" for speed in (found.high, found.low)
     )
@@ -336,6 +340,12 @@ def _junit(
     """Return the XML of a JUnit report with one test case.
 
     The test case is failed if the gate found a regression, and skipped if the gate is undecided.
+
+    Args:
+        options: The options of the command line.
+        verdict: The verdict of the gate.
+        comparison: The measured times of head and base.
+        closing: Further sentences for the output of the test case.
     """
     element = {Gate.REGRESSED: "failure", Gate.UNDECIDED: "skipped"}.get(verdict.outcome)
     suite = ElementTree.Element(
@@ -371,7 +381,16 @@ def _xml_text(text: str) -> str:
 def _markdown(
     base: str, verdict: _Verdict, comparison: CommandComparison, closing: Sequence[str]
 ) -> str:
-    """Return a Markdown comment with the verdict, the ratio, and a table of both sides."""
+    """Return a comment in Markdown about the result of the gate, for a pull request.
+
+    It contains the verdict, the ratio of speeds, and a table of the times of head and base.
+
+    Args:
+        base: The base commit, as the user named it.
+        verdict: The verdict of the gate.
+        comparison: The measured times of head and base.
+        closing: Further sentences, which become a list at the end.
+    """
     headings = [*side_headings(comparison.unit), "failed visits"]
     rows = [[*side_cells(comparison, side), str(len(comparison.failures(side)))] for side in (0, 1)]
     lines = [

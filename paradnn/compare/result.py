@@ -227,14 +227,15 @@ def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> st
 
 
 def format_interval(found: SpeedEstimate) -> str:
-    """Return the 95% interval of the ratio as text: `1.08 .. 1.12`."""
+    """Return the 95% interval of an estimated ratio of speeds as text, such as `1.08 .. 1.12`."""
     return f"{_format_ratio(found.low, found)} .. {_format_ratio(found.high, found)}"
 
 
 def _format_ratio(value: float, found: SpeedEstimate) -> str:
-    """Format a ratio with the digits that its interval justifies, but at least two significant ones.
+    """Format a ratio with as many digits as its interval justifies.
 
-    Digits are added until no end of the interval is rounded to 1, unless the end is exactly 1.
+    There are at least two significant digits. Digits are added until no end of the interval is
+    rounded to 1, unless the end is exactly 1.
 
     Args:
         value: The ratio, or an end of its interval.

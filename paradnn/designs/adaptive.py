@@ -72,6 +72,12 @@ class DesignKnowledge:
 
     A point is one configuration to measure.
 
+    Args:
+        points: Points of the sweep. Some may be equal.
+        settings: Settings of the session.
+        history: Read access to the store.
+        sweep_id: Id of the sweep.
+
     Attributes:
         points: The n candidates.
         table: Inputs of the model of step time for the candidates.
@@ -344,6 +350,11 @@ class AdaptiveSweep(SweepDesign):
     """Sweep design that measures the most informative points and predicts the others.
 
     It decides which points to measure next, and when to stop.
+
+    Args:
+        points: Points (configurations) of the sweep.
+        settings: Settings of the session, including the criteria that end the sweep.
+        sweep: Name and id of the sweep.
 
     Attributes:
         points: Points (configurations) of the sweep.

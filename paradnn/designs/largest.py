@@ -99,6 +99,10 @@ class LargestBatch(SweepDesign):
 
     Each point (configuration) of the sweep has a separate search. All tried sizes are multiples of
     the size that the point specifies.
+
+    Args:
+        points: Points of the sweep.
+        settings: Settings of the session, including the searched size and the time limits.
     """
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:

@@ -109,7 +109,11 @@ class History:
         return sorted(self.points(devices, most), key=lambda run: run.start)[-most:]
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
-        """Return the metrics of a run by name. The store must contain the run."""
+        """Return the metrics of a run by name.
+
+        Args:
+            run_id: The MLflow id of the run, which must be in the store.
+        """
         assert self.index
         return self.index.fetch(run_id)[0]
 

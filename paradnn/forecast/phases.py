@@ -229,7 +229,12 @@ def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
 
 
 def _typical(name: str, table: Table) -> Array:
-    """Return the expected seconds (points,) of a phase if no past runs are known."""
+    """Return the expected seconds (n,) of a phase of n points if no past runs are known.
+
+    Args:
+        name: Name of the phase, such as "compile".
+        table: The points.
+    """
     typical = _TYPICAL.get(name, _OTHER_PHASE)
     seconds = (
         typical.least

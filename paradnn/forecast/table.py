@@ -292,7 +292,13 @@ def make_table(
 
 
 def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rates) -> Array:
-    """Return peak FLOP/s, peak B/s and cores of the devices of n rows, as an array (n, 3)."""
+    """Return peak FLOP/s, peak B/s and cores of the devices of n rows, as an array (n, 3).
+
+    Args:
+        rows: Keys and values of each configuration, which include framework and precision.
+        devices: Name of the device of each row.
+        rates: Returns the three numbers, given the names of device, framework and precision.
+    """
     peaks = [
         rates(device, row.get("framework.name", ""), row.get("precision", ""))
         for device, row in zip(devices, rows, strict=True)

@@ -360,7 +360,7 @@ def processor_name(cpuinfo: str) -> str:
     """Return the name of the first processor in the text of /proc/cpuinfo; empty if it has none.
 
     The name is in the row "model name" on x86, "cpu" on POWER, and "uarch" on RISC-V. Arm servers
-    report only codes of implementer and part. `_ARM_CORES` translates them into a name.
+    report only codes of implementer and part, which `_ARM_CORES` translates into a name.
     """
     rows: dict[str, str] = {}
     for line in cpuinfo.splitlines():

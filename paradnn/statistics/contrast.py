@@ -345,8 +345,8 @@ class Contrast:
         furthest = np.abs(logs).max()
         for end, ratio, log in (("least", 0.0, -furthest), ("most", np.inf, furthest)):
             ratios = np.sort(np.append(self.ratios, np.full(self.missing, ratio)))
-            # The median of an even number of ratios lies between two of them, one of which may be
-            # missing. Use the outer ratio as the bound.
+            # The median of an even number of ratios lies between two of them. One of the two may be
+            # missing, so use the outer ratio as the bound.
             middle = len(ratios) // 2
             if end == "least":
                 middle = (len(ratios) - 1) // 2

@@ -128,8 +128,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
         points: One row per point, with the columns `model.*` and `batch_size`.
         unit: Unit of sampling: models and batch sizes ("crossed"), models with fixed batch sizes
             ("model"), or points ("point").
-        axes: Minimum number of values with which a hyperparameter of the model is a factor, too,
-            if `unit` is "crossed". The number of values must also be at most half the number of
+        axes: Minimum number of values with which a hyperparameter of the model is a factor, too, if
+            `unit` is "crossed". The number of values must also be at most half the number of
             models. 0: hyperparameters are never factors.
     """
     count = len(points)
@@ -552,7 +552,12 @@ def _unbiased_weights(wanted: np.ndarray, contained: np.ndarray, negligible: flo
 
 
 def _level_sums(rows: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """Sum the rows (n, k) of each level, and return the sums (levels, k)."""
+    """Sum the rows (n, k) of each level, and return the sums (levels, k).
+
+    Args:
+        rows: (n, k) the rows.
+        code: (n,) number of each row's level.
+    """
     return np.column_stack([np.bincount(code, column) for column in rows.T])
 
 

@@ -700,8 +700,8 @@ def selection_bias(lost: tuple[int, int], kept: tuple[int, int]) -> float:
 
     Replicates are repeated runs of the same configuration. They are lost if they fail. In the worst
     case, the slowest replicates were lost. If the share f was lost, the remaining replicates have a
-    normal distribution truncated above its (1 - f) quantile z. Truncation lowers the mean by
-    phi(z) / (1 - f) standard deviations. If both sides lose the same share, the biases cancel.
+    normal distribution truncated above its (1 - f) quantile z. Truncation lowers the mean by phi(z)
+    / (1 - f) standard deviations. If both sides lose the same share, the biases cancel.
 
     Args:
         lost: Numbers of lost replicates of A and of B.

@@ -187,7 +187,7 @@ class RaceState:
         return sum(self._risks.values())
 
     def processes(self, candidate: int) -> int:
-        """Return the number of measurements of a candidate."""
+        """Return the number of measurements of the candidate with the given index."""
         return sum(each.candidate == candidate for each in self._observations)
 
     def is_decided(self) -> bool:
@@ -233,6 +233,9 @@ class RaceState:
         The best of several similar candidates owes part of its lead to chance. The mean of a
         candidate in the top group, which may be the best, is therefore shrunk toward the mean of
         this group (`paradnn.statistics.shrinkage`).
+
+        Args:
+            candidate: Index of the candidate.
         """
         values = np.array([o.log_score for o in self._observations if o.candidate == candidate])
         sample_variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
@@ -258,7 +261,13 @@ class RaceState:
         return Interval(middle, middle - half, middle + half).map(math.exp)
 
     def may_be_as_good(self, rival: int) -> bool:
-        """Return whether the 95% interval of the leader's lead over a rival includes 1."""
+        """Return whether a rival may be as good as the leader.
+
+        This is so if the 95% interval of the ratio of their scores (`lead`) includes 1.
+
+        Args:
+            rival: Index of the rival.
+        """
         return self.lead(rival).low <= 1.0
 
     def _mean(self, candidate: int) -> float:

@@ -13,7 +13,11 @@ __all__ = ["LazyModule", "np", "optimize", "pd", "special", "stats"]
 
 
 class LazyModule:
-    """Proxy of a module that is imported when an attribute is first read."""
+    """Proxy of a module that is imported when an attribute is first read.
+
+    Args:
+        name: Full name of the module, such as "scipy.stats".
+    """
 
     def __init__(self, name: str) -> None:
         self.__dict__["_name"] = name

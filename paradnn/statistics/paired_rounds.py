@@ -56,7 +56,10 @@ class SpeedEstimate:
 
     @property
     def ratio(self) -> float:
-        """First side's speed divided by the second's: geometric mean over rounds, outliers clipped."""
+        """First side's speed divided by the second side's.
+
+        It is the geometric mean over the rounds, with clipped outliers.
+        """
         return math.exp(self.mean)
 
     @property

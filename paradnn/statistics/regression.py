@@ -450,7 +450,13 @@ def _limits(
 
 
 def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Return two-sided p-values (k,) of the hypothesis of no effect, from Student's t test."""
+    """Return two-sided p-values (k,) of the hypothesis of no effect, from Student's t test.
+
+    Args:
+        weights: (k,) the weights.
+        variance: (k,) their variances.
+        freedom: (k,) degrees of freedom of the variances.
+    """
     errors = np.sqrt(np.maximum(variance, _TINY))
     p_values: np.ndarray = 2 * stats.t.sf(np.abs(weights) / errors, freedom)
     return p_values

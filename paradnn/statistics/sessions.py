@@ -295,7 +295,11 @@ def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
 
 
 def is_randomized(runs: pd.DataFrame) -> bool:
-    """Return whether the runs are known to have been measured in a random order."""
+    """Return whether all runs are known to have been measured in a random order.
+
+    Args:
+        runs: The runs, one row per run. The column `sweep_order` says "random" for such an order.
+    """
     return "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
 
 

@@ -207,8 +207,11 @@ def _session_variance(runs: pd.DataFrame) -> _SessionVariance:
 def _edges(x: np.ndarray) -> list[int]:
     """Return the indices of sizes at which a piece of the fit may begin or end, ascending.
 
-    The indices refer to the sorted sizes x; the last index is the number of sizes. If there are
-    more than _MAX_BREAKS sizes, the indices are spread evenly over the logarithm of the size.
+    The last index is the number of sizes. If there are more than _MAX_BREAKS sizes, the indices are
+    spread evenly over the logarithm of the size.
+
+    Args:
+        x: Sorted message sizes in bytes. The indices refer to this array.
     """
     chosen = np.arange(len(x))
     if len(x) > _MAX_BREAKS:
@@ -283,6 +286,15 @@ def _line(
     """Fit alpha and beta by least squares of (y - alpha - beta x) / scale, and return both.
 
     beta is at least 0. alpha is at least 0 if the line is the first piece.
+
+    Args:
+        x: (n,) message sizes in bytes.
+        y: (n,) times in us.
+        scale: (n,) times in us by which the errors are divided.
+        is_first: Whether the line covers the smallest sizes.
+
+    Returns:
+        alpha in us, and beta in us/byte.
     """
     unit = max(float(x.max()), 1.0)
     design = np.column_stack([1 / scale, x / unit / scale])
