@@ -232,7 +232,7 @@ def format_interval(found: SpeedEstimate) -> str:
 
 
 def _format_ratio(value: float, found: SpeedEstimate) -> str:
-    """Format a ratio with as many digits as its interval justifies.
+    """Format a ratio with the digits that its interval justifies.
 
     There are at least two significant digits. Digits are added until no end of the interval is
     rounded to 1, unless the end is exactly 1.
