@@ -78,7 +78,8 @@ class WinnerLimits:
             rows: The successful measurements of the combination, one per process.
 
         Returns:
-            A text with the value and the limit; None if no limit is exceeded.
+            A text with the value and the limit, or the reason why the latency is unknown although
+            it is limited. None if no limit is exceeded.
         """
         if self.memory_bytes is not None:
             peak = max(row.metrics.get(_MEMORY, 0.0) for row in rows)

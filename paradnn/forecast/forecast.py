@@ -186,13 +186,13 @@ def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
 
 
 def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int]) -> None:
-    """Print counts, expected times by family, and the wall time for each number of hosts.
+    """Print a forecast: counts and expected times by model family, and wall times by hosts.
 
     Args:
-        forecast: The forecast to print.
-        name: Name of the sweep; None for a single point, whose run name is printed.
-        where: Address of the store.
-        hosts: Numbers of hosts.
+        forecast: The forecast of the duration of a sweep.
+        name: Name of the sweep; None for a single configuration, whose run name is printed.
+        where: Address of the tracking store.
+        hosts: Numbers of hosts for which to print the wall time.
     """
     console = standard_output()
     status = forecast.status

@@ -79,7 +79,7 @@ class HostLoad:
 
     @property
     def foreign_cores(self) -> float:
-        """The number of cores that foreign processes took; 0 if unknown."""
+        """Mean number of cores that processes outside this measurement took; 0 if unknown."""
         return (self.foreign or 0.0) * self.cores
 
     @property
