@@ -55,12 +55,16 @@ _SEPARATE_ENVIRONMENTS = {
 #: Variables with folders of packages. They have precedence over the packages of an environment.
 _PACKAGE_PATHS = ("PYTHONPATH", "NODE_PATH")
 
-#: One side's part of a round: consecutive runs, of which only the last may have failed.
+#: Consecutive runs of one command in a round. The first failure ends them, so only the last run can
+#: have failed.
 Visit = list[CommandRun]
 
 
 class CommandComparison(PairedResult):
     """Comparison of two commands in alternating runs.
+
+    The two commands are called sides 0 and 1. In each round, each side has one visit, which
+    consists of one or more consecutive runs.
 
     Args:
         sides: The two commands.
@@ -95,7 +99,7 @@ class CommandComparison(PairedResult):
 
     @property
     def runs_same_code(self) -> bool:
-        """Whether both sides are known to have loaded the same code."""
+        """Whether both commands are known to have loaded the same code."""
         digests = {loaded.digest for loaded in self.loaded}
         return len(digests) == 1 and None not in digests
 
@@ -129,20 +133,34 @@ class CommandComparison(PairedResult):
         }
 
     def values(self, side: int) -> list[float]:
-        """Return the wall times in seconds, or the metrics, of the successful runs of a side."""
+        """Return the wall times in seconds, or the values of the metric, of successful runs.
+
+        Args:
+            side: Number of the command, 0 or 1.
+        """
         return [run.measured for run in self._successful_runs(side)]
 
     def cpu_seconds(self, side: int) -> list[float]:
-        """Return the processor times of the successful runs of a side, in seconds."""
+        """Return the processor times of successful runs, in seconds.
+
+        Runs whose processor time is unknown are omitted.
+
+        Args:
+            side: Number of the command, 0 or 1.
+        """
         runs = self._successful_runs(side)
         return [run.cpu_seconds for run in runs if run.cpu_seconds is not None]
 
     def failures(self, side: int) -> list[str]:
-        """Return the reason of each failed visit of a side."""
+        """Return the reason of each visit in which a run failed.
+
+        Args:
+            side: Number of the command, 0 or 1.
+        """
         return [visit[-1].failure for visit in self.visits[side] if visit and visit[-1].failure]
 
     def notes(self) -> list[str]:
-        """Return sentences about failed rounds and about the code that the sides loaded."""
+        """Return sentences about failed rounds and about the code that the commands loaded."""
         lines = []
         for side, label in enumerate(self.labels):
             failures = self.failures(side)
@@ -175,15 +193,15 @@ class CommandComparison(PairedResult):
         Args:
             shows_progress: Whether to print the state after each round, if standard error is a
                 terminal.
-            skips_same_code: Whether to run no rounds if both sides load the same code.
+            skips_same_code: Whether to run no rounds if both commands load the same code.
             is_timed: Whether to run rounds after the warm-up and the check of the loaded code.
 
         Returns:
             Whether the user interrupted the comparison.
 
         Raises:
-            ConfigError: If a command cannot be started, the base fails in the warm-up, or a side
-                loads code of the other's commit.
+            ConfigError: If a command cannot be started, the base commit of a gate fails in the
+                warm-up, or a command loads code of the wrong commit.
         """
         shows_progress = shows_progress and sys.stderr.isatty()
         begun = time.monotonic()
@@ -267,7 +285,7 @@ class CommandComparison(PairedResult):
         """Record that the comparison ended because warm-up rounds failed.
 
         Args:
-            failures: For each side, the reasons of its failures in the last warm-up round.
+            failures: For each command, the reasons of its failures in the last warm-up round.
 
         Raises:
             ConfigError: If the base of a gate failed, because nothing can be compared with it.
@@ -286,14 +304,14 @@ class CommandComparison(PairedResult):
         self._set_problem(side, f"failed: {failures[side][-1]}")
 
     def _check_code(self, prepared: float) -> None:
-        """List the files that each side loads, if both sides are commits.
+        """List the files that each command loads, if both commands run in checkouts of commits.
 
         Args:
             prepared: Time at which the commits were checked out and set up, in seconds since the
                 epoch.
 
         Raises:
-            ConfigError: If a side loads code of the other commit.
+            ConfigError: If a command loads code of the wrong commit.
         """
         checkouts = [side.checkout for side in self.sides if side.checkout]
         if len(checkouts) < 2:
@@ -308,7 +326,7 @@ class CommandComparison(PairedResult):
             raise ConfigError("command", text, reason, _separation_remedy(text))
 
     def _trace_words(self, side: Command) -> list[str]:
-        """Return the words of a command that loads the code of a side, for tracing."""
+        """Return the words of a command line that loads the same code as a side, for tracing."""
         return command_line(side.text, side.folder)
 
     def _round(self, order: tuple[int, int]) -> None:
@@ -324,7 +342,11 @@ class CommandComparison(PairedResult):
         self.add(len(self.visits[0]), log_ratio, measured)
 
     def _visit(self, side: int) -> Visit:
-        """Run one side `_runs_per_visit` times, or until a run fails, and return the runs."""
+        """Run a command `_runs_per_visit` times, or until a run fails, and return the runs.
+
+        Args:
+            side: Number of the command, 0 or 1.
+        """
         command = self.sides[side]
         reason = prepare_run(command, self.protocol, self._guard)
         if reason:
@@ -337,7 +359,7 @@ class CommandComparison(PairedResult):
         return runs
 
     def _give_up_on_failures(self) -> None:
-        """Set `problem`, which ends the comparison, if a side fails too often."""
+        """Set `problem`, which ends the comparison, if a command fails too often."""
         for side, visits in enumerate(self.visits):
             failures = self.failures(side)
             if len(failures) >= MIN_FAILURES and len(failures) > MAX_FAILURE_SHARE * len(visits):
@@ -354,7 +376,11 @@ class CommandComparison(PairedResult):
 
 
 def _separation_remedy(command: str) -> str:
-    """Return how each side can load the code of its own commit."""
+    """Return what the user can do so that each commit runs its own code.
+
+    Args:
+        command: The command line that runs at both commits.
+    """
 
     def is_set(variable: str) -> bool:
         return bool(os.environ.get(variable)) or f"{variable}=" in command

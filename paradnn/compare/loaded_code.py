@@ -1,9 +1,9 @@
 """Check that each side of a comparison of commits loads the code of its commit.
 
-A package that is installed with `pip install -e .` is imported from the working tree, whichever
-commit is measured. Both sides would then run the same files, and a gate would miss any regression.
-One untimed run of each side therefore lists the files that it opens
-(`paradnn.compare.trace_opens`).
+A comparison has two sides: the same command in checkouts of two commits. A package that is installed
+with `pip install -e .` is imported from the working tree, even if the other commit is measured. Both
+sides would then run the same files, and a gate would miss any regression. Therefore one untimed run
+of each side lists the files that it opens (`paradnn.compare.trace_opens`).
 """
 
 import hashlib
@@ -38,12 +38,12 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """The files that one run of a side executed or opened for reading.
+    """The files that one run of a command executed or opened for reading.
 
     Attributes:
         files: Resolved path -> whether the file was executed. Bytecode is replaced by its source.
         digest: Hash of the names and contents of the files, independent of the folder of the
-            checkout. Two sides with the same digest ran the same code. None if the files are
+            checkout. Commands with the same digest ran the same code. None if the files are
             unknown.
         problem: Why the files are unknown; None if they are known.
     """
@@ -56,12 +56,12 @@ class LoadedFiles:
 def load_trace(
     words: Sequence[str], checkout: Checkout, guard: ProcessGuard, timeout: float
 ) -> LoadedFiles:
-    """Run the command of a side once, untimed, and return the files that it loads.
+    """Run a command once, untimed, in a checkout, and return the files that it loads.
 
     Args:
-        words: The words of the command.
+        words: The program and its arguments.
         checkout: The checkout in whose folder the command runs.
-        guard: Starts the process.
+        guard: Starts the process, and kills it if this process ends.
         timeout: Seconds after which the run is killed; the files are then unknown.
     """
     with Scratch() as folder:
@@ -117,12 +117,15 @@ def _digest(files: Collection[Path], checkout: Checkout) -> str:
 def foreign_code(
     loaded: Sequence[LoadedFiles], checkouts: Sequence[Checkout], command: str, prepared: float
 ) -> str | None:
-    """Return evidence that a side runs code other than that of its commit; None without evidence.
+    """Return evidence that one of two commits did not run its own code; None without evidence.
+
+    The evidence is a sentence that names the first few files.
 
     Args:
-        loaded: The files that each side loads.
-        checkouts: The checkout of each side.
-        command: The command of both sides. Files that it names by absolute paths may be shared.
+        loaded: For each commit, the files that the command loaded.
+        checkouts: The checkout of each commit.
+        command: The command line that runs at both commits. Files that it names by absolute paths
+            may be shared.
         prepared: Time at which both checkouts were prepared, in seconds since the epoch. A script
             that was written since the first checkout, but before this time, was written by --setup.
             Scripts that were written later may be temporary files of the command.
@@ -139,10 +142,12 @@ def foreign_code(
             if _is_code_of(path, other, checkout, is_executed=own.files[path])
         ]
         if foreign_files:
-            return f"{checkout.label} loads files of {other.label}: {_listed(foreign_files)}"
+            return f"{checkout.label} loads files of {other.label}: {_first_names(foreign_files)}"
         copies = [path for path in files if _is_installed_copy(path, checkout)]
         if copies:
-            return f"{checkout.label} loads an installed copy of this project: {_listed(copies)}"
+            return (
+                f"{checkout.label} loads an installed copy of this project: {_first_names(copies)}"
+            )
     begun = min(checkout.created for checkout in checkouts)
     shared = sorted(loaded[0].files.keys() & loaded[1].files.keys())
     built = []
@@ -152,7 +157,7 @@ def foreign_code(
         if changed > begun and (is_compiled or (changed < prepared and _is_script(path))):
             built.append(path)
     if built:
-        return f"both sides load files that only one of them built: {_listed(built)}"
+        return f"both sides load files that only one of them built: {_first_names(built)}"
     for side, checkout in enumerate(checkouts):
         other = checkouts[1 - side]
         copies = [
@@ -161,7 +166,7 @@ def foreign_code(
             if path not in named and _is_script(path) and _is_copy(path, checkout, other)
         ]
         if copies:
-            return f"both sides load copies of files of {checkout.label}: {_listed(copies)}"
+            return f"both sides load copies of files of {checkout.label}: {_first_names(copies)}"
     return None
 
 
@@ -174,22 +179,25 @@ def _named_files(command: str) -> set[Path]:
     return {Path(word).resolve() for word in words if word.startswith("/")}
 
 
-def _is_code_of(path: Path, other: Checkout, own: Checkout, *, is_executed: bool) -> bool:
-    """Return whether a file is code of the `other` checkout, and not of a package installed there.
+def _is_code_of(
+    path: Path, checkout: Checkout, loading_checkout: Checkout, *, is_executed: bool
+) -> bool:
+    """Return whether a file is code of a checkout, and not of a package that is installed there.
 
     Args:
         path: The file.
-        other: The checkout of the other side.
-        own: The checkout of the side that loads the file.
+        checkout: The checkout that may contain the file.
+        loading_checkout: The checkout in which the command loaded the file. Its files do not count,
+            even if it is inside `checkout`.
         is_executed: Whether the file was executed.
     """
-    if not path.is_relative_to(other.tree) or path.is_relative_to(own.tree):
+    if not path.is_relative_to(checkout.tree) or path.is_relative_to(loading_checkout.tree):
         return False
-    inner = path.relative_to(other.tree)
-    is_installed = _INSTALLED.search(str(path)) or _is_in_environment(path, other.tree)
+    inner = path.relative_to(checkout.tree)
+    is_installed = _INSTALLED.search(str(path)) or _is_in_environment(path, checkout.tree)
     if is_installed or inner.parts[0] == ".git":
         return False
-    is_tracked = str(inner) in other.files
+    is_tracked = str(inner) in checkout.files
     return is_tracked or _is_compiled(path, is_executed=is_executed) or _is_script(path)
 
 
@@ -273,7 +281,7 @@ def _modification_time(path: Path) -> float:
         return 0.0
 
 
-def _listed(paths: Sequence[Path]) -> str:
+def _first_names(paths: Sequence[Path]) -> str:
     """Return the first few paths and the number of further paths as text."""
     shown = ", ".join(map(str, sorted(paths)[:_MAX_NAMED]))
     if len(paths) > _MAX_NAMED:

@@ -58,7 +58,17 @@ class _TraceError(OSError):
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: object = 0) -> None:
-    """Make a ptrace request; raises OSError, such as ProcessLookupError if the process is gone."""
+    """Make a request of ptrace(2).
+
+    Args:
+        request: Number of the request.
+        pid: The traced process or thread.
+        address: The request's argument `addr`.
+        data: The request's argument `data`.
+
+    Raises:
+        OSError: If the request fails: ProcessLookupError if the process is gone.
+    """
     if _libc.ptrace(request, pid, address, data) == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -88,6 +98,9 @@ def _start(words: list[str]) -> NoReturn:
     """Replace the child process by the command, after the tracer is attached.
 
     Exits with code 126 if the filter cannot be installed, and 127 if the command cannot be started.
+
+    Args:
+        words: The program and its arguments.
     """
     status = 126
     try:
@@ -131,6 +144,9 @@ def _opened_file(pid: int) -> str | None:
 
 def trace(words: list[str]) -> tuple[dict[str, bool], int]:
     """Run a command to its end under ptrace, and return the files that it loads.
+
+    Args:
+        words: The program and its arguments.
 
     Returns:
         The files and the exit code. The files are a mapping from the path to True if a process
