@@ -192,13 +192,14 @@ def test_options_and_costs_need_only_the_standard_library() -> None:
     assert {"fc", "gpt", "gemm"} < set(completed.stdout.split())
 
 
-#: Modules that join a folder with a trusted name: one from the code, or from a file that a process
-#: of the same user wrote.
+#: Modules that join a folder with a trusted name: one from the code, from git, or from a file that a
+#: process of the same user wrote.
 JOINS_OWN_NAMES = {
     "analysis.cli.output",
     "analysis.published.dawnbench",
     "analysis.published.source",
     "paradnn.worker.input.pipelines",
+    "paradnn.compare.loaded_code",
     "paradnn.config.learning_sets",
 }
 #: Modules that call `is_inside` first.
