@@ -2,7 +2,8 @@
 
 Boxes show the percentiles of the paper's Figure 11: a bar at the median, a box from the 9th to the
 91st percentile, whiskers from the 2nd to the 98th, and dots for points beyond the whiskers. A point
-with replicates counts once, with their median.
+is one measured combination of hyperparameter values. A point with replicates counts once, with the
+median of its replicates.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _DARK_GRAY = "#555555"
 
 @dataclass(frozen=True, kw_only=True)
 class BoxplotOptions(Options):
-    """Options of `boxplot`: the metric and the groups."""
+    """Options of the command `boxplot`: the metric, the groups, and the sides of a comparison."""
 
     metric: str | None = column_option(
         None,
@@ -95,8 +96,13 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     summarized values are then the speedups of side A over side B at the points that both sides
     measured.
 
-    The table has a row for each group, with the columns of `box_statistics` except `values`.
-    Percentiles are missing in groups with too few points.
+    Args:
+        frame: Runs, one per row.
+        options: The metric, the columns that define groups, and the conditions of sides A and B.
+
+    Returns:
+        The result. Its table has a row for each group, with the columns of `box_statistics` except
+        `values`. Percentiles are missing in groups with too few points.
 
     Raises:
         InsufficientData: If there are no runs, or no point was measured on both sides.
@@ -288,17 +294,18 @@ def box_statistics(
     order: Sequence[str] = (),
     unit: Unit = "crossed",
 ) -> pd.DataFrame:
-    """Compute the paper's percentiles (section 5.3) of a metric by group.
+    """Compute the percentiles of a metric by group, as in section 5.3 of the paper.
 
     Percentiles follow definition 7 of Hyndman and Fan (The American Statistician 50, 1996).
 
     Args:
-        frame: One row per point.
+        frame: Measured points, one per row. A point is a combination of hyperparameter values.
         metric: Column of the values.
-        by: Columns of the groups.
+        by: Columns whose values define the groups.
         order: Values of the first column in `by` whose groups come first, in this order, such as
             families. Other groups follow in ascending order.
-        unit: Unit of the sample for the intervals: "crossed" levels, "model" or "point".
+        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point".
 
     Returns:
         A row per group, with the columns `by` and
@@ -309,7 +316,7 @@ def box_statistics(
         - `p2`, `p9`, `p50`, `p91`, `p98`, `minimum`, `maximum`;
         - `median_low`, `median_high`: the 95% interval of the median; an end is NaN if the sample
           is too small for it;
-        - `sample`: the population that the interval generalizes over;
+        - `sample`: the population that the interval generalizes over, such as "23 models";
         - `outliers`: the number of values beyond the whiskers;
         - `values`: the values, ascending.
     """
@@ -375,8 +382,6 @@ def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[s
 
 
 def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]) -> str:
-    """State the median and the percentiles of one group."""
-
     def format_range(low: str, high: str, conjunction: str = "and") -> str:
         low_text = quantity.format_value(row[low])
         return f"{low_text} {conjunction} {quantity.format_value(row[high])}"
@@ -408,12 +413,11 @@ def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]
 
 
 def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> drawing.Figure:
-    """Draw a box for each group.
+    """Draw a box for each group, with one row of the figure per group.
 
-    A group has a box if it has enough points for the percentiles of a box, and whiskers if it has
-    enough points for the percentiles of whiskers. In a group without a box, every point is a dot.
-    Speedups have a line at 1. The scale is logarithmic for speedups, and for positive values that
-    span more than a factor of 100.
+    A group has a box if it has at least 13 points, and whiskers if it has at least 51 points. In a
+    group without a box, every point is a dot. Speedups have a line at 1. The scale is logarithmic
+    for speedups, and for positive values that span more than a factor of 100.
 
     Args:
         boxes: Rows of `box_statistics` with at least one value each.
@@ -421,7 +425,7 @@ def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> d
         by: Columns of `boxes` whose values define a group.
 
     Raises:
-        ConfigError: If there are more than `_MAX_BOXES` groups.
+        ConfigError: If there are more than 30 groups.
     """
     rows = boxes.to_dict("records")
     if len(rows) > _MAX_BOXES:
@@ -456,7 +460,6 @@ def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> d
 
 
 def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], position: int, color: str) -> None:
-    """Draw the box of one group, and dots for the points beyond box and whiskers."""
     values = row["values"]
     low = row["p9"]
     high = row["p91"]
@@ -499,7 +502,11 @@ def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], position: int, color: 
 
 
 def _describe_marks(largest_count: int) -> str:
-    """Explain the marks of a figure, given the number of points in its largest group."""
+    """Return a text that explains bars, boxes, whiskers and dots below the axis of a figure.
+
+    Args:
+        largest_count: Number of points in the largest group. It decides which marks occur.
+    """
     if largest_count < MIN_POINTS_OF_BOX:
         return f"dots: single points (a box needs {MIN_POINTS_OF_BOX})"
     parts = ["bar: median", "box: 9th to 91st percentile"]

@@ -1,10 +1,11 @@
 """`breakdown`: divide the time of profiled steps by category and type of operation.
 
-A profile (measure.profile=true) states shares of the time of one step. The share of a category in a
-family is the median over the points of the family. Its 95% interval, from order statistics, allows
-for the correlation of points that share a model or batch size. Medians of several categories need
-not add up to 1. Points that differ in a setting which changes their operations, such as the compile
-mode, form separate groups.
+A profile (measure.profile=true) states which share of the time of one step each operation takes.
+For each family of models, the share of a category is the median over the family's points. A point
+is one combination of hyperparameter values. The 95% interval of a median is based on order
+statistics. It allows for the correlation of points that share a model or batch size. Medians of
+several categories need not add up to 1. Points that differ in a setting which changes their
+operations, such as the compile mode, form separate groups.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownOptions(Options):
-    """Options of `breakdown`: the unit of the sample for intervals."""
+    """Options of the command `breakdown`: what counts as one observation in intervals."""
 
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -69,13 +70,19 @@ class BreakdownOptions(Options):
     "operations is not shown. Medians need not add up to the whole.",
 )
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
-    """Break the profiled steps of each family down by categories and types of operations.
+    """Divide the time of profiled steps by category and type of operation, for each family.
 
-    `measure_shares` describes the table.
+    Args:
+        frame: Runs, one per row.
+        options: What counts as one observation in intervals, and whether to pool runs.
+
+    Returns:
+        The result. Its table is the first return value of `measure_shares`.
 
     Raises:
         ParadnnError: If no run was profiled.
-        HeterogeneousError: If runs of a family on a device are heterogeneous.
+        HeterogeneousError: If the runs of a family on a device differ in their environment or
+            timing protocol, and the option `pool` is not set.
     """
     pooled = pooled_within(frame, ["family", "device"], pool=options.pool)
     points = aggregate_replicates(frame)
@@ -96,7 +103,13 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
 
 
 def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
-    """State the largest category of each group; groups that share it are listed together."""
+    """State the largest category of each group, and its share.
+
+    Groups with the same largest category are listed together.
+
+    Args:
+        shares: Rows of `measure_shares` at one level, such as categories.
+    """
     largest: dict[str, list[str]] = {}
     bases = []
     points = 0
@@ -117,7 +130,11 @@ def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _headline(shares: pd.DataFrame) -> Highlight:
-    """State the largest category of the group with the most points."""
+    """State the largest category of the group with the most points.
+
+    Args:
+        shares: Rows of `measure_shares` at one level, such as categories.
+    """
     largest_group = shares[shares["points"] == shares["points"].max()]
     row = largest_group.sort_values("median", ascending=False).iloc[0]
     text = (
@@ -133,11 +150,11 @@ def _headline(shares: pd.DataFrame) -> Highlight:
 def _sentences(
     shares: pd.DataFrame, types: pd.DataFrame, points: pd.DataFrame, profiled: pd.DataFrame
 ) -> Iterator[Paragraph]:
-    """State the largest shares of every group.
+    """Yield a paragraph with the largest shares of each group, and remarks on the sample.
 
     Args:
         shares: Rows of categories, or of types if there are no categories.
-        types: Rows of types if `shares` has rows of categories; else empty.
+        types: Rows of types if `shares` has rows of categories; otherwise empty.
         points: All measured points.
         profiled: The measured points with a profile.
     """
@@ -186,7 +203,10 @@ def _has_interval(row: Mapping[Any, Any]) -> bool:
 
 
 def _format_interval(row: Mapping[Any, Any]) -> str:
-    """Return the 95% interval, or the middle half of the points; empty for a single point."""
+    """Return the 95% interval as text or, if it is unknown, the quartiles of the points.
+
+    For a single point without an interval, the text is empty.
+    """
     if _has_interval(row):
         return f"95% interval {_format_range(row, 'low', 'high')}"
     if row["points"] > 1:
@@ -199,7 +219,12 @@ def _format_range(row: Mapping[Any, Any], low: str, high: str) -> str:
 
 
 def _format_shares(rows: pd.DataFrame, limit: int) -> str:
-    """List the largest shares of a group, and the share of everything else."""
+    """Return the largest shares of a group and the sum of all other shares, as text.
+
+    Args:
+        rows: Rows of the group at one level of `measure_shares`, the largest share first.
+        limit: Maximum number of shares that the text names.
+    """
     texts = []
     for row in rows.head(limit).to_dict("records"):
         text = f"{row['name']} {format_number(row['median'], share=True)}"
@@ -217,25 +242,29 @@ def _format_shares(rows: pd.DataFrame, limit: int) -> str:
 def measure_shares(
     points: pd.DataFrame, unit: Unit = "crossed"
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Compute the median shares of the profiled step by family and settings.
+    """Compute the median share of each kind of operation in the profiled steps of a group.
+
+    A group consists of points of the same family that agree in all settings that change their
+    operations, such as the compile mode.
 
     Args:
-        points: One row per measured point.
-        unit: Unit of the sample for intervals: "crossed" levels, "model" or "point".
+        points: Measured points, one per row. Points without a profile are ignored.
+        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point".
 
     Returns:
         The shares, and the points that have a profile. The shares have a row for each level, group
-        and name, the largest first, with these columns:
+        and kind of operation. Within a group, the largest share comes first. The columns are:
 
-        - `family`, `settings`: the group;
+        - `family`, `settings`: the family and the settings of the group;
         - `level`: "category" or "type";
         - `name`: the category or type of operation;
-        - `points`, `models`: the size of the group;
+        - `points`, `models`: the numbers of points and models in the group;
         - `median`, `low`, `high`: the median share with its 95% interval, NaN if the sample is too
           small; a profile without the name has the share 0;
-        - `sample`: the population that the interval generalizes over;
+        - `sample`: the population that the interval generalizes over, such as "23 models";
         - `q25`, `q75`: the quartiles;
-        - `remaining`: the median share of all smaller names together.
+        - `remaining`: the median, over points, of the total share of all smaller names.
 
     Raises:
         ParadnnError: If no point has a profile.
@@ -269,7 +298,16 @@ def _share_columns(points: pd.DataFrame, prefix: str) -> list[str]:
 
 
 def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit) -> pd.DataFrame:
-    """Return the rows of `measure_shares` for one group at one level, without the group columns."""
+    """Return the rows of `measure_shares` for one group at one level.
+
+    The columns `family`, `settings` and `level` are missing; the caller adds them.
+
+    Args:
+        rows: Profiled points of the group.
+        level: "category" or "type".
+        columns: Columns of `rows` with the shares of this level.
+        unit: What counts as one observation in intervals.
+    """
     shares = rows[columns].astype("float64").dropna(how="all").fillna(0.0)
     shares = shares.loc[:, shares.any()]
     order = shares.median().sort_values(ascending=False, kind="stable").index
@@ -303,11 +341,11 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
 
 
 def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
-    """Draw median shares, the largest on top, with a mark for each group.
+    """Draw median shares of the profiled step, the largest on top, with a mark for each group.
 
-    Bars are 95% intervals. If a group has too few points for an interval, its bar covers the middle
-    half of its points, and the legend says so. Shares are not stacked, since medians do not add up
-    to the whole step.
+    Error bars are 95% intervals. If a group has too few points for an interval, its bar covers the
+    middle half of its points, and the legend says so. Shares are not stacked, since medians do not
+    add up to the whole step.
 
     Args:
         table: Rows of `measure_shares` at one level.
@@ -350,7 +388,11 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
 
 
 def _bars(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return the meaning of a group's bars as text, and their ends as columns `low` and `high`."""
+    """Return the ends of the error bars of a group, and a text that explains the bars.
+
+    Returns:
+        The text, such as "95% interval", and the ends in the columns `low` and `high`.
+    """
     has_interval = rows["low"].notna() & rows["high"].notna()
     if has_interval.any():
         text = "95% interval" if has_interval.all() else "95% interval where known"

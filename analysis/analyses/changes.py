@@ -1,10 +1,10 @@
 """`changes`: find changes in the level of a metric, with their sizes and the commits around them.
 
 E-divisive means (Matteson and James, J. American Statistical Association 109, 2014) find the change
-points of the logarithms. Permutation tests decide whether a change is significant, corrected for
-the number of series by Holm's rule. All runs of a session count as one value, because a session
-effect shifts all of them together and is noise here. With --history, the values are the ratios to
-the base that paradnn gate recorded.
+points of the metric's logarithms. Permutation tests decide whether a change is significant. Their
+p-values are corrected for the number of series by Holm's rule. All runs of a session count as one
+value, because a session effect shifts all of them together and is noise here. With --history, the
+values are the ratios of commits to their base, as paradnn gate recorded them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesOptions(Options):
-    """Options of `changes`: the metric, the column that labels sessions, and the source."""
+    """Options of the command `changes`: the metric, the labels of sessions, and the source."""
 
     metric: str = column_option("examples_per_second", "metric with positive values", "M")
     by: str | None = column_option(
@@ -60,11 +60,12 @@ class ChangesOptions(Options):
 
 
 def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
-    """Read the gate results of --history as runs, one session each; None without the option.
+    """Read the gate results of the option --history as runs; return None if it is not set.
 
-    A series consists of the gates of the same command, metric and base. The machine may differ
-    within a series: each gate runs both sides on one machine, so ratios from different machines are
-    comparable.
+    A gate result is the ratio of a metric between a commit and its base, both measured by `paradnn
+    gate` on one machine. Each gate result is one session. A series consists of the gates of the
+    same command, metric and base. The machine may differ within a series: each gate runs both
+    commits on one machine, so ratios from different machines are comparable.
 
     Raises:
         DataError: If a line is not from `paradnn gate --history`.
@@ -102,7 +103,15 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
 
 
 def _parse_gate(line: bytes, metric: str) -> dict[str, Any]:
-    """Parse one line of a history; the ratio of the gate becomes the value of the metric."""
+    """Parse one line of a gate history.
+
+    Args:
+        line: The line, in JSON.
+        metric: Name of the returned field that receives the ratio of the gate.
+
+    Returns:
+        The fields of the gate. The ratio is NaN if the gate failed.
+    """
     gate = read_json(line)
     fields: dict[str, Any] = {name: str(gate[name]) for name in _GATE_FIELDS}
     ratio = gate["ratio"]
@@ -121,16 +130,25 @@ def _parse_gate(line: bytes, metric: str) -> dict[str, Any]:
 def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     """Find where the level of a metric changed.
 
-    The table has a row per change:
+    A series is the sequence of values of one point on one device and host over time, one value per
+    measurement session. A point is a combination of hyperparameter values.
 
-    - `series`: the name of the series, and `sessions`: the number of its sessions.
-    - `before`, `after`: the labels of the last session before the change and the first after it.
-    - `ratio`: the level after the change over the level before it, with Welch's 95% interval `low`
-      to `high`. The interval takes the position of the change as given.
-    - `p`: the p-value, adjusted for the number of series by Holm's rule.
+    Args:
+        frame: Runs, one per row, or the gate results of the option `history`.
+        options: The metric, the column that labels sessions, and the history file.
+
+    Returns:
+        The result. Its table has a row per change:
+
+        - `series`: the name of the series, and `sessions`: the number of its sessions.
+        - `before`, `after`: the labels of the last session before the change and the first after
+          it.
+        - `ratio`: the level after the change over the level before it, with Welch's 95% interval
+          `low` to `high`. The interval takes the position of the change as given.
+        - `p`: the p-value, adjusted for the number of series by Holm's rule.
 
     Raises:
-        InsufficientData: If no series has enough sessions.
+        InsufficientData: If there are no runs, or no series has at least 8 sessions.
         ConfigError: If the runs lack a column that an option names.
     """
     require_runs(frame)
@@ -181,7 +199,7 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
 
 
 def _default_label_column(frame: pd.DataFrame) -> str:
-    """Return the first of `_LABEL_COLUMNS` that has a value."""
+    """Return the first default column that has a value: the commit, else the start time."""
     return next(name for name in _LABEL_COLUMNS if name in frame and frame[name].notna().any())
 
 
@@ -193,7 +211,7 @@ def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, 
             sessions has the columns `value`, the mean logarithm of the metric, and `label`.
 
     Returns:
-        The rows of the table of `changes`.
+        The changes, one dictionary per row of the table that `changes` returns.
     """
     draws = max(_PERMUTATIONS, 40 * len(series))
     p_values = np.array([_best_split(rows["value"].to_numpy(), draws)[1] for _, rows in series])
@@ -218,7 +236,13 @@ def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, 
 
 
 def _answer(rows: Sequence[Mapping[str, Any]], metric: str, series: int) -> AnalysisAnswer:
-    """State the largest change, and the number of changes."""
+    """State the largest change, and the number of changes.
+
+    Args:
+        rows: The changes that `change_points` returns.
+        metric: Name of the metric.
+        series: Number of series.
+    """
     name = label(metric)
     scope = f"{series:,} series" if series > 1 else "the series"
     if not rows:
@@ -245,9 +269,17 @@ def _series(
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the name and the sessions of each series.
 
-    A frame of sessions has a row per session: the mean logarithm of the metric (`value`), the
-    `label` and the `start_time`. Sessions are in the order of their start or, if the label is a
-    version, of their versions.
+    A series is the sequence of values of one point on one device and host.
+
+    Args:
+        frame: Runs, one per row.
+        metric: Column of the metric. Runs without a positive finite value are ignored.
+        label_column: Column whose values label the sessions.
+
+    Yields:
+        The name of a series, and a frame with a row per session: the mean logarithm of the metric
+            (`value`), the `label` and the `start_time`. Sessions are in the order of their start
+            or, if the label is a version, of their versions.
     """
     runs = frame.assign(
         session=assign_sessions(frame), label=frame[label_column].astype("string").fillna("unknown")
@@ -272,7 +304,15 @@ def _series(
 
 
 def _best_split(logs: np.ndarray, draws: int) -> tuple[int, float]:
-    """Return the best split position of values (n,), and its p-value in a permutation test."""
+    """Find the best position of a change in a series, and test it by permutations.
+
+    Args:
+        logs: (n,) logarithms of the metric, one per session.
+        draws: Number of random permutations.
+
+    Returns:
+        The number of values before the change, and the p-value of the change.
+    """
     random = np.random.default_rng(len(logs))
     (position,), (best,) = _divergence(logs[None])
     batch = max(1, _BATCH_ELEMENTS // len(logs) ** 2)
@@ -292,7 +332,7 @@ def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|). It is maximized over n and m.
 
     Args:
-        rows: The values (rows, length).
+        rows: (rows, length) series of values, one per row.
 
     Returns:
         The position n of the split (rows,) and its distance (rows,).
@@ -318,8 +358,8 @@ def _splits(
     """Yield the significant changes of a segment, found by recursive bisection.
 
     Args:
-        logs: The values of the segment.
-        begin: Position of the segment in the series.
+        logs: (n,) logarithms of the metric in the segment, one per session.
+        begin: Position of the first value of the segment in the series.
         draws: Number of permutations.
         holm_factor: Factor on the p-values that corrects for the number of series.
 
@@ -337,7 +377,15 @@ def _splits(
 
 
 def _level_ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-    """Return the ratio of two levels, given logarithms, with Welch's 95% interval."""
+    """Return the ratio of the level after a change to the level before it.
+
+    Args:
+        before: (n,) logarithms of the values before the change.
+        after: (m,) logarithms of the values after the change.
+
+    Returns:
+        `ratio`, with Welch's 95% interval from `low` to `high`.
+    """
     mean = after.mean() - before.mean()
     variances = [Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)]
     half = sum_components(variances).half_width

@@ -1,7 +1,8 @@
 """`channel`: start-up time and bandwidth of messages, fitted to the runs of model=channel.
 
-Each transport and pattern has a separate fit. A fit has several pieces if the protocol changes with
-the size of the message.
+A channel is a transport (such as tcp) with a communication pattern. Each channel has a separate fit
+of the line start-up + size / bandwidth. If the protocol changes with the size of the message, the
+fit has several pieces, each with its own line.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _MAX_BREAKS = 12
 
 
 class _Channel(NamedTuple):
-    """One channel on one device.
+    """One communication channel on one device: a transport with a pattern and settings.
 
     Attributes:
         device: Name of the device.
         name: Name of the channel, such as "tcp bandwidth, window 64".
-        full_name: The name, with the device if the runs are from several devices.
-        runs: The runs of the channel, with `SIZE` and `TIME`.
+        full_name: The name, followed by the device if the runs are from several devices.
+        runs: The runs of the channel, with the columns `SIZE` (bytes) and `TIME` (microseconds).
         fit: The fit to these runs; None if they have too few sizes.
     """
 
@@ -55,7 +56,7 @@ class _Channel(NamedTuple):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The pieces of the fit; empty if there are too few sizes for a fit."""
+        """Pieces of the fit, one per range of sizes; empty if there are too few sizes for a fit."""
         return self.fit.pieces if self.fit else ()
 
 
@@ -79,13 +80,23 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
 def channel(frame: pd.DataFrame, options: Options) -> Result:
     """Fit start-up time and bandwidth to the messages of each channel.
 
-    The table has a row for each piece of each channel: device, channel, first_bytes and last_bytes
-    (the range of message sizes), measurements, start_up_us and bytes_per_second with _low and
-    _high, and median_error, the median relative error of the fit of the channel.
+    A channel is a transport, such as tcp, with a communication pattern. Each piece of a fit is a
+    line that holds for a range of message sizes.
+
+    Args:
+        frame: Runs, one per row.
+        options: Whether to pool runs of different environments or protocols.
+
+    Returns:
+        The result. Its table has a row for each piece of each channel: `device`, `channel`,
+        `first_bytes` and `last_bytes` (the range of message sizes), `measurements` (their number),
+        `start_up_us` and `bytes_per_second`, each with `_low` and `_high` (the ends of its 95%
+        interval), and `median_error` (the median relative error of the fit of the channel).
 
     Raises:
         InsufficientData: If no run measured messages.
-        HeterogeneousError: If the runs of a channel are heterogeneous.
+        HeterogeneousError: If the runs of a channel differ in their environment or timing protocol,
+            and the option `pool` is not set.
     """
     channels = _find_channels(frame)
     run_ids = [run for each in channels for run in each.runs["run_id"]]
@@ -117,7 +128,6 @@ _COLUMNS = [
 
 
 def _piece_row(each: _Channel, piece: Piece) -> dict[str, object]:
-    """Return the row of one piece of a channel."""
     assert each.fit is not None
     return {
         "device": each.device,
@@ -136,7 +146,7 @@ def _piece_row(each: _Channel, piece: Piece) -> dict[str, object]:
 
 
 def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
-    """Find the channels of a frame, and fit each channel that has enough message sizes.
+    """Find the channels in a frame of runs, and fit each channel that has enough message sizes.
 
     Raises:
         InsufficientData: If no run measured messages.
@@ -174,10 +184,13 @@ def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
 
 
 def _split_variants(group: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame]]:
-    """Split the runs of a transport and pattern by the settings that vary among them.
+    """Split runs by the settings that vary among them, such as the window.
+
+    Args:
+        group: Runs with the same device, transport and pattern.
 
     Yields:
-        The settings as text, such as ["window 64"], and the runs.
+        The settings as text, such as ["window 64"], and the runs with these settings.
     """
     settings = [
         name
@@ -204,7 +217,7 @@ def _format_settings(names: Sequence[str], values: Sequence[Any]) -> list[str]:
 
 
 def _answer(channels: Sequence[_Channel]) -> AnalysisAnswer:
-    """State the shortest start-up and the highest bandwidth of the channels."""
+    """State the shortest start-up time and the highest bandwidth of all channels."""
     runs = sum(len(each.runs) for each in channels)
     fits = {each.full_name: each.fit for each in channels if each.fit is not None}
     if not fits:

@@ -1,9 +1,10 @@
 """`claims`: check the paper's observations, or the claims of a YAML file, against runs.
 
-The paper has fourteen observations. A check is supported if the 95% interval of its estimate lies
-within the claimed range. It is refuted if the interval lies outside the range, and undecided if the
-interval includes an end of the range. A claim is refuted if any of its checks is refuted. It is
-supported if all of its checks with data are supported; checks without data are named.
+The paper has fourteen observations. A claim consists of checks, each of which compares an estimate
+with a claimed range. A check is supported if the 95% interval of its estimate lies within the
+claimed range. It is refuted if the interval lies outside the range, and undecided if the interval
+includes an end of the range. A claim is refuted if any of its checks is refuted. It is supported if
+all of its checks with data are supported; checks without data are named.
 
 analysis/claims/kinds.py defines the kinds of checks. analysis/claims/observations.yaml is an
 example of a file.
@@ -38,7 +39,7 @@ from paradnn.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsOptions(Options):
-    """Options of `claims`: the file, and the claims to check."""
+    """Options of the command `claims`: the file of claims, and the ids of the claims to check."""
 
     file: str | None = option(
         None, "YAML file of claims (default: the paper's observations)", metavar="FILE"
@@ -56,10 +57,11 @@ _INTERVALS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClaimsResult(Result):
-    """Answers to the claims.
+    """Result of the command `claims`: the verdict on each claim.
 
     Attributes:
-        verdicts: Every claim with its answer and the findings of its checks.
+        verdicts: Every claim with its answer (supported, refuted, undecided or without data) and
+            the findings of its checks.
     """
 
     verdicts: tuple[ClaimVerdict, ...]
@@ -68,12 +70,12 @@ class ClaimsResult(Result):
 def answered(
     verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], pooled: str
 ) -> ClaimsResult:
-    """Build the result of an analysis from the answers to claims.
+    """Build the result of an analysis from the verdicts on claims.
 
     Args:
         verdicts: The claims with their answers.
         sources: Ids of the runs that the answers use.
-        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
+        pooled: How the pooled runs differ, as text; empty if no heterogeneous runs were pooled.
     """
     paragraphs = [
         Paragraph(
@@ -120,10 +122,15 @@ def _overview(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
     reading=("Supported: the 95% interval of the estimate lies within the claimed range."),
 )
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """Answer every claim, with the estimates of its checks and the missing data.
+    """Check every claim against the runs, and report estimates and missing data.
 
     If a check cannot be evaluated, its finding states the reason, and the other checks are
     unaffected.
+
+    Args:
+        frame: Runs, one per row.
+        options: The file of claims (None for the paper's observations), and the ids of the claims
+            to check (None for all).
 
     Raises:
         ConfigError: If no claim has a given id, or a claim in the file is invalid.
@@ -177,9 +184,12 @@ _MARKERS = {
 
 
 def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
-    """Draw a row for each check that has data, in a panel for each scale.
+    """Draw the estimate of each check that has data, as a row with its 95% interval.
 
-    The scales are standardized weights, shares and ratios. The claimed range is shaded.
+    Each scale has a panel: standardized weights, shares and ratios. The claimed range is shaded.
+
+    Args:
+        verdicts: The claims with the findings of their checks.
     """
     panels: dict[str, list[tuple[str, CheckFinding]]] = {}
     for verdict in verdicts:
@@ -215,7 +225,10 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
 
 
 def _scale(finding: CheckFinding) -> str:
-    """Return the scale of a finding's estimate; findings of one scale share a panel."""
+    """Return the name of the scale on which a finding is drawn, such as "share" or "ratio".
+
+    Findings of one scale share a panel.
+    """
     if finding.check.kind in ("trend", "ranking"):
         return _SCALES[0]
     words = {"share": "share", "fraction": "share", "speedup": "ratio", "ratio": "ratio"}

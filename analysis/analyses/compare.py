@@ -1,10 +1,11 @@
 """`compare`: compare two platforms, environments, versions or sweeps point by point.
 
-There is a verdict for all points, for each family and for each cell (a point on both sides). A and
-B are conditions as in --where; ' & ' joins several conditions. A verdict is about the points that
-both sides measured: faster, slower, equal within the margin, or undecided. The interval of every
-ratio allows for the scatter of processes and for the effects of sessions, hosts and order on one
-side (`paradnn.statistics.contrast`). The false discovery rate of all cells is controlled.
+Two conditions, A and B, select the runs of the two sides. They have the form of --where; ' & '
+joins several conditions. A point is one combination of hyperparameter values. A point that both
+sides measured is a cell. There is a verdict for all cells together, for each family, and for each
+cell: faster, slower, equal within the margin, or undecided. The interval of every ratio allows for
+the scatter of processes and for the effects of sessions, hosts and order on one side
+(`paradnn.statistics.contrast`). The false discovery rate of all cells is controlled.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _ALWAYS_SHOWN = ("a_count", "b_count", "p_adjusted", "verdict")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(PairedOptions):
-    """Options of `compare`: the sides, and the false discovery rate."""
+    """Options of the command `compare`: the two sides, and the false discovery rate."""
 
     a: str = option(
         text="condition of side A's runs, such as 'device=TPU v2'",
@@ -69,11 +70,11 @@ class CompareOptions(PairedOptions):
 
 
 class ComparedPoints(NamedTuple):
-    """Two sides compared point by point.
+    """Result of a comparison of two sides, A and B, point by point.
 
     Attributes:
-        cells: A row per pair of points, with the columns of `pairing.pair`, `p_adjusted`
-            (Benjamini-Hochberg over all cells) and `verdict`.
+        cells: A row per point that both sides measured, with the columns of `pairing.pair`,
+            `p_adjusted` (Benjamini-Hochberg over all cells) and `verdict`.
         families: A row per family that either side measured, with the columns of `Contrast.row` and
             `judge`, and the numbers of cells with each verdict: `a_better`, `b_better`, `same`.
         total: The row for all families together, without the numbers of cells.
@@ -100,11 +101,19 @@ class ComparedPoints(NamedTuple):
     ),
 )
 def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
-    """Compare A with B, cell by cell and per family.
+    """Compare side A with side B, per cell and per family.
+
+    A cell is a point (a combination of hyperparameter values) that both sides measured.
+
+    Args:
+        frame: Runs of both sides, one per row.
+        options: The conditions that select each side's runs, the metric, the margin of equality,
+            and the false discovery rate.
 
     Raises:
-        ConfigError: If a side has no runs, or the metric has no direction.
-        SchemaError: If the runs of a side are heterogeneous.
+        ConfigError: If a side has no runs, or neither high nor low values of the metric are better.
+        SchemaError: If the runs of a side differ in their environment or timing protocol, and the
+            option `pool` is not set.
     """
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), pool=options.pool)
     compared = compare_points(
@@ -155,7 +164,14 @@ def _describe(compared: ComparedPoints, sides: Sides, options: CompareOptions) -
 
 
 def _describe_family(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
-    """Describe the verdict of one family; the ratio is of the faster side over the slower one."""
+    """Return the verdict on one family as text. The ratio is A to B, or B to A if A is slower.
+
+    Args:
+        row: Row of the family in `ComparedPoints.families`.
+        word: Comparative for the better side, such as "faster".
+        margin: Largest relative difference that counts as equal.
+        names: Names of sides A and B.
+    """
     family = row["family"]
     count = row["points"]
     verdict = row["verdict"]
@@ -186,7 +202,14 @@ def _describe_family(row: dict[Any, Any], word: str, margin: float, names: tuple
 def _describe_cells(
     cells: pd.DataFrame, options: CompareOptions, word: str, names: tuple[str, str]
 ) -> str:
-    """State the number of cells with each verdict."""
+    """State the number of cells with each verdict.
+
+    Args:
+        cells: The cells, from `ComparedPoints.cells`.
+        options: The options of the command.
+        word: Comparative for the better side, such as "faster".
+        names: Names of sides A and B.
+    """
     counts = _verdict_counts(cells)
     return (
         f"Single points: {names[0]} is {word} on {counts['a_better']}, {names[1]} on "
@@ -205,20 +228,22 @@ def compare_points(
     margin: float = MARGIN,
     unit: Unit = "crossed",
 ) -> ComparedPoints:
-    """Compare A with B: a verdict for each cell, for each family, and for all points.
+    """Compare sides A and B: a verdict for each cell, for each family, and for all points.
 
-    A cell is equal if the adjusted p-value of the two one-sided tests against `margin` is at most
-    `rate`. Otherwise it is faster or slower if the adjusted p-value of the test for no difference
-    is at most `rate`, else undecided.
+    A cell is a point (a combination of hyperparameter values) that both sides measured. It is equal
+    if the adjusted p-value of the two one-sided tests against `margin` is at most `rate`. Otherwise
+    it is faster or slower if the adjusted p-value of the test for no difference is at most `rate`,
+    else undecided.
 
     Args:
-        a: Runs of A.
-        b: Runs of B.
+        a: Runs of A, one per row.
+        b: Runs of B, one per row.
         metric: The metric to compare.
         on: Columns that identify a point; None for the default of `pair`.
-        rate: False discovery rate of the cells.
-        margin: Largest relative difference that counts as equal.
-        unit: Unit of the sample: "crossed" levels, "model" or "point".
+        rate: False discovery rate of the verdicts on cells, from 0 to 1.
+        margin: Largest relative difference that counts as equal, such as 0.05.
+        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point".
     """
     cells = pair(a, b, metric, on)
     # Remove the attrs while judging, because pandas would copy them with every slice.
@@ -237,7 +262,13 @@ def compare_points(
 
 
 def _judge_cells(cells: pd.DataFrame, rate: float, margin: float) -> None:
-    """Add `p_adjusted` and `verdict` to the cells, in place."""
+    """Add the columns `p_adjusted` and `verdict` to the cells, in place.
+
+    Args:
+        cells: Pairs of points, as `pair` returns them.
+        rate: False discovery rate.
+        margin: Largest relative difference that counts as equal.
+    """
     p_values = cells["p_value"].to_numpy(dtype="float64")
     cells["p_adjusted"] = adjust_p_values(p_values, discoveries=True)
     logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
@@ -254,7 +285,6 @@ def _judge_cells(cells: pd.DataFrame, rate: float, margin: float) -> None:
 
 
 def _verdict_counts(cells: pd.DataFrame) -> dict[str, int]:
-    """Count the cells of each verdict except undecided ones."""
     counts = cells["verdict"].value_counts()
     return {
         "a_better": int(counts.get(Verdict.FASTER, 0)),
@@ -264,7 +294,6 @@ def _verdict_counts(cells: pd.DataFrame) -> dict[str, int]:
 
 
 def _draw(compared: ComparedPoints, sides: Sides, metric: str) -> drawing.Figure:
-    """Draw the ratio of every point, and their geometric mean."""
     ends = ("geometric_mean", "geometric_mean_low", "geometric_mean_high")
     return draw_ratios(
         compared.cells,

@@ -1,11 +1,11 @@
 """`compare-published`: compare the rate of every measured model with published platforms.
 
-Rates are in examples per second. A platform's rate is the published rate of the same step or, if
-none was published, a prediction with an interval. Measured points that differ in a setting which
-changes their operations, such as the precision or the compile mode, are never pooled. Eager runs
-are omitted if the same model was also measured compiled, since published platforms ran compiled
-graphs. A rate in a different precision is used only if the platform has no rate in the same
-precision, and it is summarized separately.
+Rates are in examples per second. A platform's rate is the published rate of the same step. If none
+was published, it is a prediction with an interval, from published timings. Measured points that
+differ in a setting which changes their operations, such as the precision or the compile mode, are
+never pooled. Eager runs are omitted if the same model was also measured compiled, since published
+platforms ran compiled graphs. A rate in a different precision is used only if the platform has no
+rate in the same precision, and it is summarized separately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EAGER = "eager"
 
 @dataclass(frozen=True, kw_only=True)
 class ComparePublishedOptions(Options):
-    """Options of `compare-published`: the platforms."""
+    """Options of the command `compare-published`: the published platforms to compare with."""
 
     platform_of: tuple[str, ...] = option(
         ("V100", "TPU v2"),
@@ -63,34 +63,42 @@ class ComparePublishedOptions(Options):
     reading="Marks further right are faster. Bars are 95% intervals; published steps have none.",
 )
 def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> Result:
-    """Compare the measured models with published platforms.
+    """Compare the speed of the measured models with published platforms.
 
-    A point with replicates counts once, with their median. The table has a row for each measured
-    point and platform:
+    A point is a combination of hyperparameter values. A point with replicates counts once, with the
+    median of its replicates.
 
-    - `family`, `point`, `settings` (those that vary among the points), and `here_precision` (the
-      precision on this machine).
-    - `here`, `there`: examples per second on this machine and on the platform, with `_low` and
-      `_high`.
-    - `device`: the platform.
-    - `source`: "published" for the same step, else "predicted".
-    - `precision`: the precision on the platform.
-    - `is_floor`: whether the predicted step time is a lower bound, so that `there` is an upper
-      bound.
-    - `ratio`: there / here.
-    - `missing`: the reason if the platform has no rate.
-    - `notes`: remarks on the rate.
+    Args:
+        frame: Runs, one per row.
+        options: Names of the platforms.
+
+    Returns:
+        The result. Its table has a row for each measured point and platform:
+
+        - `family`, `point`, `settings` (those that vary among the points), and `here_precision`
+          (the precision on this machine).
+        - `here`, `there`: examples per second on this machine and on the platform, with `_low` and
+          `_high`.
+        - `device`: the platform.
+        - `source`: "published" for the same step, else "predicted".
+        - `precision`: the precision on the platform.
+        - `is_floor`: whether the predicted step time is a lower bound, so that `there` is an upper
+          bound.
+        - `ratio`: there / here.
+        - `missing`: the reason if the platform has no rate.
+        - `notes`: remarks on the rate.
 
     Raises:
-        ConfigError: If the atlas lacks a device.
+        ConfigError: If there are no published timings of a device.
         InsufficientData: If no model was measured.
-        HeterogeneousError: If runs of a device are heterogeneous.
+        HeterogeneousError: If the runs of a device differ in their environment or timing protocol,
+            and the option `pool` is not set.
     """
     from analysis.atlas import load
 
     require_runs(frame)
     devices = [load().device_name(name, "--platform-of") for name in options.platform_of]
-    runs = _own_runs(frame)
+    runs = _local_runs(frame)
     pooled = pooled_within(runs, ["device"], pool=options.pool)
     points = aggregate_replicates(runs)
     compiled = _without_eager_duplicates(points)
@@ -118,8 +126,14 @@ def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> 
     )
 
 
-def _own_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of this machine that have a rate and a model of a known family."""
+def _local_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of this machine that have a rate and a model of a known family.
+
+    Published runs are excluded.
+
+    Raises:
+        InsufficientData: If there are no such runs.
+    """
     if "examples_per_second" not in frame:
         raise InsufficientData("no step was timed on this machine", remedy=_REMEDY)
     is_measured = is_ok(frame) & frame["examples_per_second"].gt(0)
@@ -135,7 +149,7 @@ def _own_runs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_eager_duplicates(points: pd.DataFrame) -> pd.DataFrame:
-    """Drop eager points of models that were also measured compiled."""
+    """Return the points without eager points whose model was also measured compiled."""
     if _COMPILE not in points:
         return points
     keys = [
@@ -190,7 +204,7 @@ def _point_rows(
     Yields nothing for kernels, for communication, and for families whose models have no layers.
 
     Args:
-        point: The measured point, as a row of a frame.
+        point: The measured point, as a row of a frame: column -> value.
         settings: Settings of the point that vary among the points, as text; empty if none vary.
         devices: Names of the platforms.
     """
@@ -255,7 +269,6 @@ def _find_rate(point: Mapping[Any, Any], device: str) -> _PlatformRate:
 
 
 def _is_similar_precision(a: str, b: str) -> bool:
-    """Return whether two precisions are equal or both have 16 bits."""
     return a == b or {a, b} <= _HALF_PRECISIONS
 
 
@@ -306,7 +319,12 @@ def _has_similar_precisions(rows: pd.DataFrame) -> pd.Series:
 
 
 def _answer(table: pd.DataFrame, headline: Highlight | None) -> AnalysisAnswer:
-    """State the ratios of each platform, or that no platform has a rate."""
+    """State the ratio of each platform to this machine, or that no platform has a rate.
+
+    Args:
+        table: The table of `compare_published`.
+        headline: The ratios as text; None if no platform has a rate.
+    """
     points = table["point"].nunique()
     if headline is not None:
         return AnalysisAnswer(sentence=headline.words, points=points)
@@ -315,10 +333,18 @@ def _answer(table: pd.DataFrame, headline: Highlight | None) -> AnalysisAnswer:
 
 
 def _headline(table: pd.DataFrame) -> Highlight | None:
-    """State the ratios of each platform: the published ones or, without any, the predicted ones.
+    """State how much faster or slower each platform ran the measured points.
 
-    Dispatch floors are excluded. Ratios between precisions of different width are used only for a
-    platform that has no others; the text then names the precisions.
+    Ratios to published rates are used for a platform if there are any, else ratios to predictions.
+    Rates that are only upper bounds (`is_floor`) are excluded. Ratios between precisions of
+    different width are used only for a platform that has no others; the text then names the
+    precisions.
+
+    Args:
+        table: The table of `compare_published`.
+
+    Returns:
+        The text; None if no platform has a rate.
     """
     texts = []
     known = table[table["there"].notna() & ~table["is_floor"]]
@@ -398,7 +424,12 @@ def _sentences(
 
 
 def _group_sentence(rows: pd.DataFrame, here: str) -> str:
-    """State the ratios of points that share platform, source, precisions and settings."""
+    """State the range and the geometric mean of the ratios of one group of points.
+
+    Args:
+        rows: Rows of the table that share platform, source, precisions and settings.
+        here: Name of the measured device.
+    """
     first = rows.iloc[0].to_dict()
     if first["source"] == "published":
         source = "published"
@@ -423,7 +454,12 @@ def _floor_sentence(rows: pd.DataFrame, here: str) -> str:
 
 
 def _format_side(row: Mapping[Any, Any], here: str) -> str:
-    """Return the name of this machine, with the settings of a group."""
+    """Return the name of this machine, followed by the settings of a group if it has any.
+
+    Args:
+        row: First row of the group in the table of `compare_published`.
+        here: Name of the measured device.
+    """
     return f"{here}, {row['settings']}" if row["settings"] else here
 
 
@@ -451,6 +487,14 @@ def draw_comparison(table: pd.DataFrame, here: str) -> drawing.Figure:
 
 
 def _ends(rows: pd.DataFrame, side: str) -> pd.DataFrame:
-    """Return the rates and intervals of `here` or `there` by point, in the form of `forest`."""
+    """Return the rate and its interval for each point, as the function `forest` expects them.
+
+    Args:
+        rows: Rows of the table of `compare_published`, at most one per point.
+        side: "here" for this machine, or "there" for the platform.
+
+    Returns:
+        The columns `value`, `low` and `high` in examples per second, indexed by point.
+    """
     names = {side: "value", f"{side}_low": "low", f"{side}_high": "high"}
     return rows.set_index("point")[[*names]].rename(columns=names).dropna(subset="value")

@@ -1,12 +1,13 @@
 """`extrapolate`: predict the step time of measured models on another device from its kernels.
 
 The method is CANDLE's. The profile of a step on one host states the share of matrix products in the
-time, and the layers of the model give their sizes. Kernels that were measured on the other device
-(paradnn.train -m experiment=kernels), or the kernels of the atlas, predict the time of each
-operation there. The sum of these times is the step time. With --examples, the analysis derives the
-time of an epoch, of a run with --epochs, and the runs per day of --nodes. If the same point was
-measured on the other device, the error of the prediction is stated. The other device may be the
-host itself; this checks the prediction against the measurement.
+time, and the layers of the model give their sizes. Timings of single operations (kernels) on the
+other device predict the time of each operation there. They are measured with paradnn.train -m
+experiment=kernels, or come from the atlas of published timings. The sum of the predicted times is
+the step time. With --examples, the analysis derives the time of an epoch, of a run with --epochs,
+and the runs per day of --nodes. If the same point was measured on the other device, the error of
+the prediction is stated. The other device may be the host itself; this checks the prediction
+against the measurement.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _MAX_DESCRIBED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class ExtrapolateOptions(Options):
-    """Options of `extrapolate`: the devices, and the sizes of an epoch and a run."""
+    """Options of the command `extrapolate`: the devices, and the sizes of an epoch and a run."""
 
     to: tuple[str, ...] = option(
         (),
@@ -68,25 +69,35 @@ class ExtrapolateOptions(Options):
     has_figure=False,
 )
 def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
-    """Predict measured points on other devices.
+    """Predict the step times of measured points on other devices.
 
-    The table has a row for each measured point and each other device:
+    A point is a combination of hyperparameter values. The host is the device on which it was
+    measured.
 
-    - `family`, `point`, `host`, `device`.
-    - `host_seconds`: the step time measured on the host.
-    - `product_share`: the share of products in its profile; NaN without a profile.
-    - `seconds`, `low`, `high`: the predicted step time on the device with its 95% interval.
-    - `speedup`: host_seconds / seconds.
-    - `measured_seconds`: the step time measured on the device, if any, with `error`
-      (seconds / measured_seconds - 1) and `covered` (whether it is inside the interval).
-    - `missing`: the reason if there is no prediction.
-    - With --examples: `steps` of an epoch, `epoch_seconds`, `run_seconds` and `runs_per_day` of all
-      nodes; the last two with `_low` and `_high`.
+    Args:
+        frame: Runs, one per row.
+        options: The other devices, and the numbers of examples, epochs and nodes.
+
+    Returns:
+        The result. Its table has a row for each measured point and each other device:
+
+        - `family`, `point`, `host`, `device`.
+        - `host_seconds`: the step time measured on the host.
+        - `product_share`: the share of matrix products in the profile of the step; NaN without a
+          profile.
+        - `seconds`, `low`, `high`: the predicted step time on the device with its 95% interval.
+        - `speedup`: host_seconds / seconds.
+        - `measured_seconds`: the step time measured on the device, if any, with `error` (seconds /
+          measured_seconds - 1) and `covered` (whether it is inside the interval).
+        - `missing`: the reason if there is no prediction.
+        - With --examples: `steps` of an epoch, `epoch_seconds`, `run_seconds` and `runs_per_day` of
+          all nodes; the last two with `_low` and `_high`.
 
     Raises:
         ConfigError: If no device is given, or a device is unknown.
         InsufficientData: If no model with layers was measured.
-        HeterogeneousError: If runs of a device are heterogeneous.
+        HeterogeneousError: If the runs of a device differ in their environment or timing protocol,
+            and the option `pool` is not set.
     """
     from analysis.atlas.own import load_kernels
 
@@ -117,7 +128,11 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
 
 
 def _answer(table: pd.DataFrame) -> AnalysisAnswer:
-    """State the predicted step of a single point, or the range of speedups on each device."""
+    """State the predicted step time of a single point, or the range of speedups on each device.
+
+    Args:
+        table: The table of `extrapolate`.
+    """
     points = table["point"].nunique()
     known = table[table["speedup"].notna()]
     if known.empty:
@@ -145,7 +160,13 @@ def _answer(table: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _measured_models(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that measured a step of a model with layers."""
+    """Return the runs that measured a step of a model with layers.
+
+    Kernels and communication are excluded.
+
+    Raises:
+        InsufficientData: If there are no such runs.
+    """
     names = [
         name
         for name, family in FAMILIES.items()
@@ -170,7 +191,15 @@ def _row(
     points: pd.DataFrame,
     options: ExtrapolateOptions,
 ) -> dict[str, Any]:
-    """Return the row of a point on another device."""
+    """Return the row of a point and another device in the table of `extrapolate`.
+
+    Args:
+        point: The measured point, as a row of `points`: column -> value.
+        device: Name of the other device.
+        kernels: Timings of operations in the store, of any device.
+        points: All measured points, one per row.
+        options: The options of the command.
+    """
     from analysis.atlas.points import format_point, model_from_row
 
     seconds, low, high, missing = _predict(point, device, kernels)
@@ -212,7 +241,12 @@ def _predict(
 ) -> tuple[float, float, float, str]:
     """Predict the step time of a point on a device.
 
-    Kernels of the device in the store have precedence over the atlas.
+    If the store has kernels (timed operations) of the device, they replace the published timings.
+
+    Args:
+        point: The measured point, as a row of a frame: column -> value.
+        device: Name of the device.
+        kernels: Timings of operations in the store, of any device.
 
     Returns:
         The step time in seconds, the low and high end of its 95% interval, and an empty text; three
@@ -235,7 +269,11 @@ def _predict(
 
 
 def _product_share(point: Mapping[Any, Any]) -> float:
-    """Return the share of products in the profile of a step; NaN without a profile."""
+    """Return the share of matrix products in the profile of a step; NaN without a profile.
+
+    Args:
+        point: The measured point, as a row of a frame: column -> value.
+    """
     shares = [float(point.get(name, math.nan)) for name in _PRODUCT_CATEGORIES]
     known = [share for share in shares if not math.isnan(share)]
     return sum(known) if known else math.nan
@@ -245,8 +283,8 @@ def _measured_seconds(point: Mapping[Any, Any], measured: pd.DataFrame) -> float
     """Return the median step time in seconds of a point on another device; NaN if not measured.
 
     Args:
-        point: The point.
-        measured: The points that were measured on the other device.
+        point: The point that was measured on the host, as a row of a frame: column -> value.
+        measured: The points that were measured on the other device, one per row.
     """
     keys = [name for name in map(str, measured) if name.startswith("model.")]
     keys += [name for name in _POINT_COLUMNS if name in measured]
@@ -261,7 +299,12 @@ def _measured_seconds(point: Mapping[Any, Any], measured: pd.DataFrame) -> float
 
 
 def _describe_host(point: Mapping[Any, Any], row: Mapping[str, Any]) -> str:
-    """State the measured step time, the share of products in it, and the largest products."""
+    """State the measured step time, the share of matrix products in it, and the largest products.
+
+    Args:
+        point: The measured point, as a row of a frame: column -> value.
+        row: Row of the point in the table of `extrapolate`.
+    """
     text = f"{row['point']}: {format_seconds(row['host_seconds'])} a step on {row['host']}"
     if not math.isnan(row["product_share"]):
         text += f", {row['product_share']:.0%} of it in products according to its profile"
@@ -269,7 +312,11 @@ def _describe_host(point: Mapping[Any, Any], row: Mapping[str, Any]) -> str:
 
 
 def _describe_products(point: Mapping[Any, Any]) -> str:
-    """Name the largest products of a step with their sizes and shares of the arithmetic."""
+    """Name the largest matrix products of a step, with their sizes and shares of the arithmetic.
+
+    Args:
+        point: The measured point, as a row of a frame: column -> value.
+    """
     from analysis.atlas.points import get_text, model_from_row
 
     entries = model_from_row(point).product_list(
@@ -296,7 +343,12 @@ def _describe_products(point: Mapping[Any, Any]) -> str:
 
 
 def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) -> Iterator[str]:
-    """State the predicted step, epoch and run of a point on a device, and the measured step."""
+    """Yield the predicted step, epoch and run of a point on a device, and the measured step.
+
+    Args:
+        row: Row of the point and device in the table of `extrapolate`.
+        options: The options of the command.
+    """
     if row["missing"]:
         yield f"{row['device']}: unknown; {row['missing']}."
         return
@@ -330,11 +382,11 @@ def _format_duration(seconds: float) -> str:
 
 
 def _interval(row: Mapping[str, Any], name: str, format_value: Any) -> str:
-    """Format a quantity with its interval.
+    """Return a quantity with its interval as text, such as "2.1 ms (1.8 ms to 2.4 ms)".
 
     Args:
-        row: The row of a point and device.
-        name: The quantity; empty for the step time.
+        row: Row of a point and device in the table of `extrapolate`.
+        name: Column of the quantity; empty for the step time.
         format_value: Function that formats a value.
     """
     if name:
@@ -346,7 +398,11 @@ def _interval(row: Mapping[str, Any], name: str, format_value: Any) -> str:
 
 
 def _describe_errors(table: pd.DataFrame) -> Iterator[str]:
-    """Summarize the errors of the predictions, per device, over the points measured there."""
+    """Yield, per device, the errors of the predictions at the points that were measured there.
+
+    Args:
+        table: The table of `extrapolate`.
+    """
     for device, rows in table.groupby("device", sort=False):
         known = rows[rows["error"].notna()]
         if known.empty:

@@ -38,7 +38,7 @@ from paradnn.statistics.verdict import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOfMeritOptions(Options):
-    """Options of `figure-of-merit`: the rate, the sides, the baseline, and the units of work."""
+    """Options of the command `figure-of-merit`: the rate, the sides, the baseline, and the work."""
 
     metric: str = column_option("examples_per_second", "rate to summarize", "M")
     by: str = column_option("device", "column whose values are the sides, such as software.name")
@@ -62,7 +62,7 @@ class FigureOfMeritOptions(Options):
 
 
 def _without_runs(options: FigureOfMeritOptions) -> pd.DataFrame | None:
-    """Return an empty frame if --work replaces runs; None to read the store."""
+    """Return an empty frame if --work replaces runs; return None to read runs from the store."""
     return pd.DataFrame() if options.work else None
 
 
@@ -74,27 +74,35 @@ def _without_runs(options: FigureOfMeritOptions) -> pd.DataFrame | None:
     load_frame=_without_runs,
 )
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
-    """Compare the sides over the suite: the points that all sides measured.
+    """Compare platforms by the harmonic mean of their rates over a suite of points.
 
-    The table has a row for each side, the baseline first. The default baseline is the first side by
-    name. The columns are:
-
-    - `side` and `points`, the number of points;
-    - `harmonic` and `arithmetic`, the means of the rates;
-    - `merit`, the harmonic mean divided by the baseline's harmonic mean;
-    - `mean_ratio`, the arithmetic mean over points of the ratio to the baseline;
-    - `_low` and `_high` of `harmonic` and `merit`, the ends of 95% intervals; NaN if an error is
-      unknown.
+    The suite consists of the points that all sides measured. A side is a value of the column `by`,
+    such as a device. The default baseline is the first side by name.
 
     The rate of a point is the median over its runs. Intervals include the error of each
     measurement: Student's t, by the delta method on logarithms, with Satterthwaite's degrees of
     freedom. Intervals of `merit` also include the effects of the sides' sessions and hosts. They do
     not include the choice of the suite, which is taken as fixed.
 
+    Args:
+        frame: Runs, one per row; empty if the option `work` replaces them.
+        options: The rate, the column of the sides, the baseline, units of work, and nodes.
+
+    Returns:
+        The result. Its table has a row for each side, the baseline first:
+
+        - `side` and `points`, the number of points;
+        - `harmonic` and `arithmetic`, the means of the rates;
+        - `merit`, the harmonic mean divided by the baseline's harmonic mean;
+        - `mean_ratio`, the arithmetic mean over points of the ratio to the baseline;
+        - `_low` and `_high` of `harmonic` and `merit`, the ends of 95% intervals; NaN if an error
+          is unknown.
+
     Raises:
         ConfigError: If the metric is not a rate, or the column or the baseline does not exist.
         InsufficientData: If the sides share no point.
-        SchemaError: If the runs of a side are heterogeneous.
+        SchemaError: If the runs of a side differ in their environment or timing protocol, and the
+            option `pool` is not set.
     """
     if options.work:
         return _from_work(options)
@@ -144,7 +152,11 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
 
 
 def _families(suite: pd.DataFrame) -> str:
-    """Return the number of points of each family, such as "12 fc, 3 lstm"."""
+    """Return the number of points of each family as text, such as "12 fc, 3 lstm".
+
+    Args:
+        suite: The points, with the family as a level of the index.
+    """
     counts = suite.reset_index()["family"].value_counts()
     return ", ".join(f"{count} {family}" for family, count in counts.items())
 
@@ -155,8 +167,8 @@ def _describe_coverage(
     """State the omitted points, and the errors that the intervals include.
 
     Args:
-        missing: Number of points of each side that other sides lack.
-        points: The points of the suite by side.
+        missing: Side -> number of its points that another side lacks.
+        points: Side -> its points of the suite, from `_points`.
         runs: The runs of all sides.
     """
     omitted = _list_counts(missing)
@@ -179,14 +191,18 @@ def _list_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
 
 
-def _nodes(given: Sequence[tuple[str, str]], sides: Sequence[str]) -> dict[str, float]:
-    """Return the number of nodes of each side.
+def _nodes(node_options: Sequence[tuple[str, str]], sides: Sequence[str]) -> dict[str, float]:
+    """Return the number of nodes of each side; 1 if the option --nodes does not name the side.
+
+    Args:
+        node_options: Values of --nodes: pairs of a side and its number of nodes, as text.
+        sides: Names of all sides.
 
     Raises:
         ConfigError: If a side does not exist, or a number is not positive.
     """
     nodes = dict.fromkeys(sides, 1.0)
-    for name, text in given:
+    for name, text in node_options:
         if name not in nodes:
             raise ConfigError("--nodes", name, "is not a side", f"choose one of {', '.join(sides)}")
         (nodes[name],) = _positive_numbers("--nodes", name, text)
@@ -197,9 +213,9 @@ def _positive_numbers(flag: str, side: str, text: str) -> list[float]:
     """Parse the numbers of a text such as "60,6,12".
 
     Args:
-        flag: The option: --nodes, which takes one number, or --work.
-        side: The side.
-        text: The numbers.
+        flag: The option: "--nodes", which takes one number, or "--work".
+        side: Name of the side, for error messages.
+        text: The numbers, separated by commas.
 
     Raises:
         ConfigError: If a number is not positive, or --nodes has several.
@@ -229,7 +245,10 @@ def _describe_nodes(nodes: Mapping[str, float]) -> Iterator[str]:
 
 
 def _from_work(options: FigureOfMeritOptions) -> Result:
-    """Compare sides by the units of work that all their nodes complete in a day.
+    """Return the result for --work: how many units of work all nodes of a side complete in a day.
+
+    Args:
+        options: The options; `work` states the hours that a node needs for each unit of work.
 
     Raises:
         ConfigError: If a number is not positive, the sides have different numbers of units, or the
@@ -284,7 +303,16 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
 def _sides(
     frame: pd.DataFrame, metric: str, by: str, baseline: str | None
 ) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
-    """Return all measured runs, and side -> its runs, with the baseline first.
+    """Split the measured runs by side.
+
+    Args:
+        frame: Runs, one per row.
+        metric: Column of the rate. Runs without a positive value are ignored.
+        by: Column whose values are the names of the sides.
+        baseline: Name of the baseline; None for the first side by name.
+
+    Returns:
+        All measured runs, and a mapping from a side to its runs, with the baseline first.
 
     Raises:
         ConfigError: If the metric is not a rate, or the baseline has no run.
@@ -337,17 +365,23 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
 
 
 def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
-    """Return a row for each point.
+    """Summarize the runs of a side by point.
 
-    The columns are:
+    Args:
+        runs: Runs of one side.
+        keys: Columns that identify a point.
+        metric: Column of the rate.
 
-    - `rate`, the median over runs;
-    - `log`, the mean logarithm of the rate over runs;
-    - `error`, the standard error of `log`;
-    - `freedom`, the degrees of freedom of the error;
-    - `run_ids`;
-    - `single`, whether a single process was timed. The error of such a point includes the prior of
-      the scatter between processes (`paradnn.statistics.priors`).
+    Returns:
+        A row for each point, with the columns:
+
+        - `rate`, the median over runs;
+        - `log`, the mean logarithm of the rate over runs;
+        - `error`, the standard error of `log`;
+        - `freedom`, the degrees of freedom of the error;
+        - `run_ids`;
+        - `single`, whether a single process was timed. The error of such a point includes the prior
+          of the scatter between processes (`paradnn.statistics.priors`).
     """
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
@@ -403,10 +437,17 @@ def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
 
 
 def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float, float]:
-    """Return a value with the ends of Student's interval around exp(log).
+    """Return a harmonic mean with the ends of its 95% interval, from Student's t.
 
-    If necessary, the interval is widened to include the value. If an error is unknown, the ends are
-    NaN.
+    If necessary, the interval is widened to include the value.
+
+    Args:
+        value: Harmonic mean of the rates.
+        log: Logarithm around which the interval is symmetric (see `_mean`).
+        parts: Contribution of each point to the variance of `log`.
+
+    Returns:
+        The value, the low end and the high end. Both ends are NaN if an error is unknown.
     """
     half_width = float(sum_components(parts).half_width)
     if not half_width > 0:
@@ -419,7 +460,14 @@ def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, 
 def _session_effects(
     a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str
 ) -> list[Effect]:
-    """Return the effects of the sessions and hosts of two sides on their log ratio."""
+    """Return the effects of sessions and hosts on the log ratio of two sides.
+
+    Args:
+        a: Runs of the first side.
+        b: Runs of the second side.
+        keys: Columns that identify a point.
+        metric: Column of the rate.
+    """
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
     return side_effects(a, b, points, np.log(both[metric].to_numpy(dtype="float64")))
@@ -430,7 +478,7 @@ def _decide_merit(points: pd.DataFrame, base: pd.DataFrame, effects: Sequence[Ef
 
     Args:
         points: Points of the side, from `_points`.
-        base: Points of the baseline.
+        base: Points of the baseline, from `_points`.
         effects: Effects of the sessions and hosts of both sides on the log ratio.
     """
     _, log, parts = _mean(points)
@@ -440,7 +488,6 @@ def _decide_merit(points: pd.DataFrame, base: pd.DataFrame, effects: Sequence[Ef
 
 
 def _baseline_alone(first: str, suite: pd.DataFrame) -> AnalysisAnswer:
-    """State that only the baseline was measured."""
     sentence = f"Only {first} was measured, on {counted(len(suite), 'point')}"
     return AnalysisAnswer(sentence=sentence, points=len(suite))
 
@@ -452,7 +499,15 @@ def _answer(
     points: Mapping[str, pd.DataFrame],
     effects: Sequence[Effect],
 ) -> AnalysisAnswer:
-    """State how a side compares with the baseline."""
+    """State how a side compares with the baseline.
+
+    Args:
+        name: Name of the side.
+        first: Name of the baseline.
+        suite: (points, sides) rates.
+        points: Side -> its points, from `_points`.
+        effects: Effects of the sessions and hosts of both sides on the log ratio.
+    """
     found = _decide_merit(points[name], points[first], effects)
     value = float(stats.hmean(suite[name]) / stats.hmean(suite[first]))
     interval = f"95% CI {found.low:.3g}x to {found.high:.3g}x"
@@ -483,10 +538,10 @@ def _row(
     base: pd.DataFrame,
     effects: Sequence[Effect] = (),
 ) -> dict[str, Any]:
-    """Return the row of a side.
+    """Return the row of a side in the table of `figure_of_merit`.
 
     Args:
-        name: The side.
+        name: Name of the side.
         suite: (points, sides) rates, the baseline in the first column.
         points: Points of the side, from `_points`.
         base: Points of the baseline; the same object for the baseline itself.

@@ -77,7 +77,7 @@ _MARKERS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierOptions(Options):
-    """Options of `frontier`: quantities to compare, hourly prices, and limits on metrics."""
+    """Options of the command `frontier`: the quantities to compare, prices, and limits."""
 
     x: str | None = column_option(
         None, "first quantity (default: cost, else throughput or time)", "METRIC"
@@ -118,8 +118,16 @@ def _list_sections(frame: pd.DataFrame) -> Iterator[SectionSpec]:
 def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     """Compare choices of platform and configuration by Pareto dominance in two quantities.
 
-    The table has a row for each choice, with the columns of `Frontier.table` except `run_ids`, and
-    the task.
+    Only choices that do the same work, such as serving the same model, are compared. This work is a
+    task.
+
+    Args:
+        frame: Runs, one per row.
+        options: The two quantities, the prices, and the limits on metrics.
+
+    Returns:
+        The result. Its table has a row for each choice, with the task and the columns of
+        `Frontier.table` except `run_ids`.
 
     Raises:
         ConfigError: If a limit is not a number, or --x, --y or --limit names an unknown metric or a
@@ -206,10 +214,15 @@ def _paragraphs(
 def _answer(
     by_size: Sequence[Frontier], limits: Mapping[str, float], currency: str
 ) -> AnalysisAnswer:
-    """Answer for the task with the most choices.
+    """Return the answer for the task with the most choices.
 
     The answer recommends a choice if limits are given. Otherwise it names the best choice in each
     quantity.
+
+    Args:
+        by_size: All tasks, the task with the most choices first.
+        limits: Metric -> its upper limit, or its lower limit if more is better.
+        currency: Currency of the costs.
     """
     front = by_size[0]
     if limits:
@@ -432,12 +445,12 @@ class Ordering(NamedTuple):
     def of_differences(
         cls, differences: np.ndarray, errors: Sequence[Component], rate: float
     ) -> Ordering:
-        """Compare choices by their differences, with a familywise error rate.
+        """Compare choices by their differences, with a correction for the number of pairs.
 
         Args:
             differences: (n, n) value of choice i minus value of choice j.
             errors: Independent parts of the variance (n, n) of each difference.
-            rate: Familywise error rate (see `find_differences`).
+            rate: Familywise error rate: largest probability that any decision on a pair is wrong.
         """
         differ = find_differences(differences, errors, rate)
         return cls._of_signs(differences, differ, errors)
@@ -585,15 +598,20 @@ def frontiers(
     x: str | None = None,
     y: str | None = None,
 ) -> list[Frontier]:
-    """Return a comparison of choices for each task with at least two choices.
+    """Compare the choices of each task that has at least two choices.
+
+    A task is work that all its choices do, and a choice is a platform with a configuration.
 
     Args:
-        frame: The runs.
+        frame: Runs, one per row.
         limits: Metric -> its upper limit, or its lower limit if more is better; None for no limits.
             Choices without one of these metrics are omitted.
-        pool: Whether heterogeneous runs are pooled.
+        pool: Whether to pool runs that differ in timing protocol or schema version.
         x: Metric of the first quantity. None for cost or, without prices, throughput or time.
         y: Metric of the second quantity. None for latency or accuracy.
+
+    Returns:
+        A comparison for each task.
 
     Raises:
         ConfigError: If a quantity or limit names an unknown metric or a metric without a better
@@ -668,10 +686,10 @@ def _frontier(
 
 
 class _Choices(NamedTuple):
-    """The choices of a task that have all metrics.
+    """The choices of a task for which all metrics are known.
 
     Attributes:
-        table: A row per choice.
+        table: A row per choice, with its name and its metrics.
         parts: The runs of each choice, in the order of `table`.
         run_scatters: For each choice, a mapping from a metric to its variance between the runs of a
             session (see `_Scatter.runs`).
@@ -912,7 +930,11 @@ class _Scatter:
 
     @classmethod
     def unknown(cls, count: int) -> _Scatter:
-        """Return the scatter of a metric without a prior, for `count` choices."""
+        """Return the scatter of a metric without a prior.
+
+        Args:
+            count: Number of choices.
+        """
         return cls([None] * count, None)
 
     @classmethod
@@ -1016,9 +1038,16 @@ def _expected_best(
 
 
 def _session_variance_of_choices(parts: Sequence[pd.DataFrame], metric: str) -> np.ndarray:
-    """Return the variance (n,) of each choice's session effects, relative to the mean over choices.
+    """Return the variance of each choice's session effects, relative to the mean over choices.
 
     The variances are 0 if all choices have the same share of their runs in each session.
+
+    Args:
+        parts: (n,) the runs of each choice.
+        metric: The metric, on a logarithmic scale.
+
+    Returns:
+        An array (n,).
     """
     rows = pd.concat(parts, ignore_index=True)
     choice = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -1065,7 +1094,12 @@ def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Com
 
 
 def _session_variance(parts: Sequence[pd.DataFrame], names: Sequence[str]) -> Component:
-    """Return the posterior variance of a session effect on logarithms: the largest over metrics."""
+    """Return the posterior variance of a session effect on the logarithm of a metric.
+
+    Args:
+        parts: The runs of each choice.
+        names: The metrics. The result is the largest variance of any of them.
+    """
     rows = pd.concat(parts, ignore_index=True)
     choice = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     session = pd.factorize(pd.Series(assign_sessions(rows)).fillna(""))[0]
@@ -1138,6 +1172,11 @@ def _draw(
 
     Filled marks are choices on the frontier, hollow marks are undecided choices, and gray marks are
     beaten choices. The color shows the platform. Error bars are simultaneous confidence intervals.
+
+    Args:
+        by_size: All tasks, the task with the most choices first.
+        limits: Metric -> its limit, drawn as a dashed line.
+        currency: Currency of the costs.
     """
     shown = by_size[:_MAX_PANELS]
     drawn, panels = drawing.panels(len(shown), 6.2, 4.4, across=2)

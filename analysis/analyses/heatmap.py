@@ -2,8 +2,8 @@
 
 These are the paper's Figures 2 a-c and 7. Each family on each device has a map. A cell shows the
 median of its measured points. If only some of its points ran, the cell also states the number of
-points that did not run. If none of its points ran, the cell states their outcome. A sentence names
-the columns that the cells pool over; --where holds such a column constant.
+points that did not run. If every point of the cell failed, the cell states their outcome. A
+sentence names the columns that the cells pool over; --where holds such a column constant.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paradnn.core.words import counted
 
 @dataclass(frozen=True, kw_only=True)
 class HeatmapOptions(Options):
-    """Options of `heatmap`: two hyperparameters and a metric."""
+    """Options of the command `heatmap`: the two hyperparameters and the metric."""
 
     x: str = column_option("batch_size", "hyperparameter of the horizontal axis", "A")
     y: str = option(
@@ -36,7 +36,7 @@ class HeatmapOptions(Options):
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield a section for each group of families, over the axes that `choose_axes` returns."""
+    """Yield a report section for each group of families that share the axes of a heat map."""
     for names, x, y in choose_axes(rows):
         if y:
             yield SectionSpec(
@@ -60,13 +60,19 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
 def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
     """Show the median of a metric over two hyperparameters, for each family on each device.
 
-    The table has a row for each cell, with the columns of `HeatMaps.cells`. Its columns x, y and
-    value are renamed to the hyperparameters and the metric.
+    Args:
+        frame: Runs, one per row.
+        options: The hyperparameters of both axes, and the metric.
+
+    Returns:
+        The result. Its table has a row for each cell, with the columns of `HeatMaps.cells`. Its
+        columns x, y and value are renamed to the hyperparameters and the metric.
 
     Raises:
         ConfigError: If a column or the metric does not exist.
         InsufficientData: If no family has data for a map.
-        HeterogeneousError: If runs of a family on a device are heterogeneous.
+        HeterogeneousError: If the runs of a family on a device differ in their environment or
+            timing protocol, and the option `pool` is not set.
     """
     maps = make_heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
     names = {"x": maps.x.column, "y": maps.y.column, "value": maps.metric}
@@ -121,9 +127,13 @@ def _answer(maps: HeatMaps) -> AnalysisAnswer:
 
 
 def _text_grid(cells: pd.DataFrame, maps: HeatMaps) -> pd.DataFrame:
-    """Return a map as text: a row for each y and a column for each x.
+    """Return a heat map as a table of texts: a row for each y and a column for each x.
 
-    A cell without a measured point shows its outcome.
+    A cell without a measured point shows its outcome, such as "oom_host".
+
+    Args:
+        cells: Cells of one map, from `maps.cells`.
+        maps: All maps, with the labels of their axes.
     """
     values = cells["value"].map(lambda value: si(value).strip())
     texts = values.where(cells["value"].notna(), cells["outcome"])
@@ -147,7 +157,10 @@ def _sentences(maps: HeatMaps) -> Iterator[Paragraph]:
 
 
 def _format_extent(cells: pd.DataFrame, maps: HeatMaps) -> str:
-    """Format the lowest and the highest value with their cells; empty without values."""
+    """Return the lowest and the highest value of a map with their cells, as text.
+
+    The text is empty if no cell has a value.
+    """
     measured = cells[cells["value"].notna()].sort_values("value", kind="stable")
     if measured.empty:
         return ""
@@ -162,7 +175,13 @@ def _format_extent(cells: pd.DataFrame, maps: HeatMaps) -> str:
 
 
 def _details(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Iterator[str]:
-    """State the points that cells pool, and the points that did not run."""
+    """Yield sentences on the settings that cells pool, and on the points that did not run.
+
+    Args:
+        name: Name of the map, such as "fc on TPU v2".
+        cells: Cells of this map, from `maps.cells`.
+        maps: All maps.
+    """
     measured = cells[cells["value"].notna()]
     if len(measured):
         note = maps.notes[name]

@@ -41,7 +41,7 @@ _UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilizati
 
 @dataclass(frozen=True, kw_only=True)
 class InfeedOptions(Options):
-    """Options of `infeed`: the wait above which a model is input-bound."""
+    """Options of the command `infeed`: the wait above which a model is input-bound."""
 
     threshold: float = option(
         0.1,
@@ -57,16 +57,22 @@ class InputBoundSummary(NamedTuple):
     """Waits for input of one family on one device.
 
     Attributes:
-        name: Family and device.
+        name: Family and device, such as "residual on TPU v2".
         runs: The runs.
-        points: One row per point: family, device, hyperparameters; `size` (FLOP per example);
-            `infeed_fraction` (the wait, as a share of the step); `headroom` (upper bound of the
-            speedup with free input); and `input_bound`. If any point has them, also `utilization`
-            (of FLOPS), `gain` (measured relative increase of the speed with free input) and `cores`
-            (that would feed the step at this speed); the last two with `_low` and `_high`.
+        points: One row per point, with the columns
+
+            - `family`, `device`, and the hyperparameters;
+            - `size`: FLOP per example;
+            - `infeed_fraction`: the wait, as a share of the step;
+            - `headroom`: upper bound of the speedup with free input;
+            - `input_bound`: whether the wait exceeds the threshold;
+            - `utilization` of FLOPS, if any point has it;
+            - `gain`, if any point has it: measured relative increase of the speed with free input;
+            - `cores`, if any point has it: number of cores that would feed the step at this speed;
+            - `_low` and `_high` of `gain` and `cores`: the ends of their 95% intervals.
         share: Share of the points that are input-bound.
         median: Median wait, as a share of the step.
-        sample: The population that the intervals generalize over.
+        sample: The population that the intervals generalize over, such as "23 models".
         gain: Median gain; None if it was not measured.
         cores: Median number of cores; None if it was not measured.
     """
@@ -93,12 +99,19 @@ class InputBoundSummary(NamedTuple):
 def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
     """Find the points that wait for their input.
 
-    The table has the points of all summaries (`InputBoundSummary.points`), the longest wait first.
-    The column `size` is named flops_per_example there.
+    Args:
+        frame: Runs, one per row.
+        options: The share of the step above which a point is input-bound, and what counts as one
+            observation in intervals.
+
+    Returns:
+        The result. Its table has the points of all summaries (`InputBoundSummary.points`), the
+        longest wait first. The column `size` is named flops_per_example there.
 
     Raises:
         InsufficientData: If no run has both a wait and a size.
-        HeterogeneousError: If the runs of a group are heterogeneous.
+        HeterogeneousError: If the runs of a family on a device differ in their environment or
+            timing protocol, and the option `pool` is not set.
     """
     summaries, omitted = input_waits(frame, options)
     table = pd.concat([summary.points for summary in summaries], ignore_index=True)
@@ -115,7 +128,12 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
 
 
 def _answer(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> AnalysisAnswer:
-    """State the number of input-bound points, and the bound of their speedup without the wait."""
+    """State the number of input-bound points, and the bound of their speedup without the wait.
+
+    Args:
+        summaries: The waits for input of each family on each device.
+        options: The options of the command.
+    """
     points = sum(len(summary.points) for summary in summaries)
     waiting = [summary for summary in summaries if summary.points["input_bound"].any()]
     count = sum(int(summary.points["input_bound"].sum()) for summary in waiting)
@@ -195,16 +213,22 @@ def input_waits(
 ) -> tuple[list[InputBoundSummary], list[InsufficientData]]:
     """Find the input-bound points of each family on each device.
 
-    A point with the infeed fraction f is input-bound if f exceeds the threshold. Its headroom is
-    Amdahl's bound 1 / (1 - f), which assumes that the rest of the step does not change. Only ok
-    runs count, and a point with replicates has their median.
+    A point with the infeed fraction f (the wait for input, as a share of the step) is input-bound
+    if f exceeds the threshold. Its headroom is Amdahl's bound 1 / (1 - f), which assumes that the
+    rest of the step does not change. Only runs with outcome ok count. A point with replicates has
+    the median of its replicates.
+
+    Args:
+        frame: Runs, one per row.
+        options: The threshold, what counts as one observation in intervals, and whether to pool.
 
     Returns:
-        The summaries, and the groups without data with the reasons.
+        The summaries, and an InsufficientData with the reason for each group without data.
 
     Raises:
         InsufficientData: If no run has both a wait and a size.
-        HeterogeneousError: If the runs of a group are heterogeneous.
+        HeterogeneousError: If the runs of a family on a device differ in their environment or
+            timing protocol, and the option `pool` is not set.
     """
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
         batch = frame["batch_size"].astype("Float64")
@@ -243,7 +267,13 @@ def _summarize(group: FamilyGroup, options: InfeedOptions) -> InputBoundSummary:
 
 
 def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
-    """Return the median of a column over the points that have a value; None if no point has one."""
+    """Return the median of a column over the points that have a value; None if no point has one.
+
+    Args:
+        points: Points, one per row. They need not have the column.
+        name: The column.
+        unit: What counts as one observation in the interval.
+    """
     if name not in points or not points[name].notna().any():
         return None
     known = points[points[name].notna()]
@@ -290,6 +320,10 @@ def draw_infeed(summaries: Sequence[InputBoundSummary], options: InfeedOptions) 
     Points above the line in the left panel are input-bound. The right panel is the paper's Figure
     5: models that wait longer have a lower utilization. If the gain of free input was measured, a
     line ends at the utilization with free input. Without utilizations, the right panel is omitted.
+
+    Args:
+        summaries: The waits for input of each family on each device.
+        options: The options of the command; the threshold is drawn as a line.
     """
     columns = {name for summary in summaries for name in summary.points}
     has_utilization = "utilization" in columns
@@ -328,7 +362,6 @@ def _draw_summary(
     summary: InputBoundSummary,
     style: dict[str, Any],
 ) -> None:
-    """Draw the points of one family on one device."""
     points = summary.points
     marks = style | {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
     left.plot(points["size"], points["infeed_fraction"], label=summary.name, **marks)

@@ -1,10 +1,10 @@
 """`latency`: compute latency over the rate at which queries arrive, and the knee of the curve.
 
-Each policy on each platform has a curve. The knee is the rate with the highest power, rate /
-latency. Below the knee, a higher rate adds little latency; above it, latency grows faster than the
-rate (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer
-communications", ICC 1979). For a single server with exponential times, the knee is at half of the
-rate that it can serve.
+A policy is a combination of server settings. Each policy on each platform has a curve. The knee is
+the rate with the highest power, rate / latency. Below the knee, a higher rate adds little latency;
+above it, latency grows faster than the rate (Kleinrock, "Power and deterministic rules of thumb for
+probabilistic problems in computer communications", ICC 1979). For a single server with exponential
+times, the knee is at half of the rate that it can serve.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_CURVES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyOptions(Options):
-    """Options of `latency`: the quantile."""
+    """Options of the command `latency`: the quantile of the latency."""
 
     quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option(
         "p99", "quantile of the latency"
@@ -45,11 +45,11 @@ class LatencyOptions(Options):
 
 
 class Knee(NamedTuple):
-    """Knee of a curve, in queries/s.
+    """Knee of a latency curve: the rate of queries/s with the highest power, rate / latency.
 
     Attributes:
         rate: Rate with the highest power.
-        low: Lowest rate whose power may be the highest.
+        low: Lowest rate whose power may be the highest, given the intervals of the latencies.
         high: Highest rate whose power may be the highest.
     """
 
@@ -59,11 +59,11 @@ class Knee(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Latency over rate for one policy on one platform.
+    """Latency over the rate of queries for one policy (server settings) on one platform.
 
     Attributes:
-        task: The task that policies compete for.
-        name: The policy.
+        task: The work that the policies do, such as serving one model.
+        name: Name of the policy and platform.
         table: One row per rate, in ascending order: `rate` in queries/s, `latency` (the quantile)
             in ms with its 95% interval `low` to `high`, `median` in ms, `served` in queries/s,
             `held` (whether every run served the queries that arrived), and the number of `runs`.
@@ -72,7 +72,7 @@ class Curve(NamedTuple):
             the limit, and `rate` in queries/s, the geometric mean over searches. At this rate,
             `server.percentile` percent of the queries took at most `server.latency_ms`.
         run_ids: Ids of the runs.
-        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
+        pooled: How the pooled runs differ, as text; empty if no heterogeneous runs were pooled.
     """
 
     task: str
@@ -103,14 +103,20 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     list_sections=_list_sections,
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
-    """Compute latency over rate for each policy.
+    """Compute latency over the rate of queries for each policy (combination of server settings).
 
-    The table has a row for each rate of each policy: task, policy, and the columns of
-    `Curve.table`.
+    Args:
+        frame: Runs, one per row.
+        options: The quantile of the latency.
+
+    Returns:
+        The result. Its table has a row for each rate of each policy: task, policy, and the columns
+        of `Curve.table`.
 
     Raises:
         InsufficientData: If no run issued queries by a schedule.
-        HeterogeneousError: If the runs of a task are heterogeneous.
+        HeterogeneousError: If the runs of the same model differ in timing protocol or schema
+            version, and the option `pool` is not set.
     """
     metric = f"latency_{options.quantile}_ms"
     curves = latency_curves(frame, metric, pool=options.pool)
@@ -131,7 +137,12 @@ def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
 
 
 def _answer(curves: Sequence[Curve], quantile: str) -> AnalysisAnswer:
-    """State the latency and the knee of the policy that served the highest rate."""
+    """State the latency and the knee of the policy that served the highest rate.
+
+    Args:
+        curves: The curves of all policies.
+        quantile: The quantile of the latency, such as "p99".
+    """
     rates = sum(len(curve.table) for curve in curves)
     served = [curve for curve in curves if curve.table["held"].any()]
     if not served:
@@ -195,16 +206,19 @@ def _format_rate(value: float) -> str:
 def latency_curves(
     frame: pd.DataFrame, metric: str = "latency_p99_ms", *, pool: bool = False
 ) -> list[Curve]:
-    """Compute a curve for each policy of each platform and model.
+    """Compute latency over the rate of queries for each policy of each platform and model.
+
+    A policy is a combination of server settings.
 
     Args:
-        frame: One row per run.
-        metric: The quantile of the latency.
-        pool: Whether heterogeneous runs may be pooled.
+        frame: Runs, one per row.
+        metric: Column of a latency quantile in ms.
+        pool: Whether to pool runs that differ in timing protocol or schema version.
 
     Raises:
         InsufficientData: If no run issued queries by a schedule.
-        HeterogeneousError: If the runs of a task are heterogeneous and `pool` is false.
+        HeterogeneousError: If the runs of the same model differ in timing protocol or schema
+            version, and `pool` is false.
     """
     runs = frame[:0]
     if {_RATE, metric} <= set(frame):
@@ -248,7 +262,7 @@ def _make_curve(task: str, name: str, runs: pd.DataFrame, metric: str, pooled: s
 
 
 def _searched_peaks(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `Curve.peaks`: the geometric mean of the highest rates that searches found."""
+    """Return `Curve.peaks`: the highest rate within each latency limit that runs searched for."""
     peak = "peak_queries_per_second"
     searched = runs.reindex(columns=[*_LIMIT, peak]).astype("float64").dropna()
     searched = searched.assign(log_rate=np.log(searched[peak]))
@@ -260,6 +274,11 @@ def _rate_row(rate: object, runs: pd.DataFrame, metric: str) -> dict[str, object
     """Return the row of `Curve.table` for the runs at one rate.
 
     If any run served all its queries, runs that did not are excluded from the statistics.
+
+    Args:
+        rate: Rate of the queries, in queries/s.
+        runs: Runs of one policy at this rate.
+        metric: Column of the latency quantile in ms.
     """
     served = runs[runs["outcome"].eq("ok")]
     shown = served if len(served) else runs
@@ -279,13 +298,14 @@ def _rate_row(rate: object, runs: pd.DataFrame, metric: str) -> dict[str, object
 
 
 def find_knee(table: pd.DataFrame) -> Knee | None:
-    """Find the knee of a curve.
+    """Find the knee of a latency curve: the rate with the highest power, rate / latency.
 
     A latency without an interval counts as exact. If the interval of a latency has no upper end,
     the power at that rate may be arbitrarily low.
 
     Args:
-        table: Rates in ascending order, with `latency`, `low` and `high`.
+        table: A row per rate, in ascending order: `rate` in queries/s, and `latency` in ms with the
+            ends `low` and `high` of its interval.
 
     Returns:
         The knee; None if there is no rate, or the highest power is at the first or the last rate.
@@ -310,7 +330,12 @@ def find_knee(table: pd.DataFrame) -> Knee | None:
 
 
 def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
-    """Draw the quantile over the rate, with rings at knees and crosses at rates not served."""
+    """Draw latency over rate, with a ring at each knee and a cross at each rate not served.
+
+    Args:
+        curves: Curves to draw, each in a separate color.
+        quantile: The quantile of the latency, such as "p99", for labels.
+    """
     figure, (axes,) = drawing.panels(1, 6.4, 4.4)
     has_several_tasks = len({curve.task for curve in curves}) > 1
     keys = [str(position) for position in range(len(curves))]

@@ -1,8 +1,8 @@
 """`memory`: find the memory limit of each family on each device.
 
-The limit lies between the smallest points that ran out of memory and the largest points that
-fitted. The only assumption is that the memory of a point grows with every size. The output lists
-points that contradict this assumption.
+A point is a combination of hyperparameter values. The limit lies between the smallest points that
+ran out of memory and the largest points that fitted. The only assumption is that the memory of a
+point grows with every size. The output lists points that contradict this assumption.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class MemoryFrontier(NamedTuple):
 
     Attributes:
         group: The runs.
-        points: The tried points, the smallest first: hyperparameters; `failed`; `side`, the
-            prediction from the other points ("fits", "fails", "open" or "contradicted"); `edge`,
-            whether the point is a minimal failing or a maximal fitting point.
+        points: The tried points, the smallest first: hyperparameters; `failed`, whether the point
+            ran out of memory; `side`, the prediction from the other points ("fits", "fails", "open"
+            or "contradicted"); `edge`, whether the point is a minimal failing or a maximal fitting
+            point.
         tried: The same points with all columns, and with the same index.
-        excluded: Outcome that says nothing about memory -> the number of its points.
+        excluded: Outcome that says nothing about memory, such as "timeout" -> number of its points.
     """
 
     group: FamilyGroup
@@ -75,15 +76,22 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
 def memory(frame: pd.DataFrame, options: Options) -> Result:
     """Find the memory limit of each family on each device.
 
-    A point with replicates counts once, and is ok if any replicate is ok. Points are compared only
-    if they agree in everything that is not a size, such as the precision.
+    A point is a combination of hyperparameter values. A point with replicates counts once, and is
+    ok if any replicate is ok. Points are compared only if they agree in everything that is not a
+    size, such as the precision.
 
-    The table has a row for each tried point, points at the edge first: family, device, and the
-    columns of `MemoryFrontier.points`.
+    Args:
+        frame: Runs, one per row, including failed runs.
+        options: Whether to pool runs of different environments or protocols.
+
+    Returns:
+        The result. Its table has a row for each tried point, points at the edge first: family,
+        device, and the columns of `MemoryFrontier.points`.
 
     Raises:
         InsufficientData: If no group has points of different sizes.
-        HeterogeneousError: If the runs of a group are heterogeneous.
+        HeterogeneousError: If the runs of a family on a device differ in their environment or
+            timing protocol, and the option `pool` is not set.
     """
     frontiers, omitted = find_frontiers(frame, pool=options.pool)
     parts = []
@@ -109,18 +117,19 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
 def find_frontiers(
     frame: pd.DataFrame, *, pool: bool = False
 ) -> tuple[list[MemoryFrontier], list[InsufficientData]]:
-    """Find the memory frontier of each family on each device.
+    """Find the memory limit of each family on each device.
 
     Args:
-        frame: One row per run.
-        pool: Whether heterogeneous runs may be pooled.
+        frame: Runs, one per row, including failed runs.
+        pool: Whether to pool runs of different environments or protocols.
 
     Returns:
-        The frontiers, and the groups without a frontier with the reasons.
+        The limits, and an InsufficientData with the reason for each group without a limit.
 
     Raises:
         InsufficientData: If no group has points of different sizes.
-        HeterogeneousError: If the runs of a group are heterogeneous and `pool` is false.
+        HeterogeneousError: If the runs of a family on a device differ in their environment or
+            timing protocol, and `pool` is false.
     """
     return analyze_groups(
         frame,
@@ -159,7 +168,12 @@ def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
 
 
 def _size_columns(points: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Return the columns that are sizes, as float64."""
+    """Return those of the named columns that are sizes, as float64.
+
+    Args:
+        points: Points, one per row.
+        names: Names of the columns to examine.
+    """
     columns = {}
     for name in names:
         sizes = as_sizes(points[name])
@@ -172,6 +186,10 @@ def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.n
     """Return the positions of the points in each group with equal settings.
 
     A missing value counts as a value.
+
+    Args:
+        points: Points, one per row.
+        settings: Columns that must be equal within a group.
     """
     if not settings:
         return [np.arange(len(points))]
@@ -180,7 +198,7 @@ def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.n
 
 
 def _answer(frontiers: Sequence[MemoryFrontier]) -> AnalysisAnswer:
-    """State the number of points that ran out of memory, and the smallest such point per group."""
+    """State the number of points that ran out of memory, and the smallest such point per family."""
     tried = sum(len(frontier.points) for frontier in frontiers)
     failed = sum(int(frontier.points["failed"].sum()) for frontier in frontiers)
     if not failed:
@@ -213,7 +231,11 @@ def _sentences(frontiers: Sequence[MemoryFrontier]) -> Iterator[Paragraph]:
 
 
 def _details(points: pd.DataFrame) -> Iterator[str]:
-    """Name the points at the edge of memory, and the points that contradict other points."""
+    """Yield sentences on the points at the memory limit, and on contradicting points.
+
+    Args:
+        points: The points of one family on one device, from `MemoryFrontier.points`.
+    """
     failed = points[points["edge"] & points["failed"]]
     fitted = points[points["edge"] & ~points["failed"]]
     if len(failed):
@@ -239,6 +261,6 @@ def _details(points: pd.DataFrame) -> Iterator[str]:
 
 
 def _format_point(row: pd.Series) -> str:
-    """Format a point, such as "batch_size 64, nodes 8192"."""
+    """Return the hyperparameters of a point as text, such as "batch_size 64, nodes 8192"."""
     names = [str(name) for name in row.index if name not in _RESULTS]
     return ", ".join(f"{name.removeprefix('model.')} {row[name]}" for name in names)

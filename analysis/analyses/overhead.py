@@ -1,11 +1,13 @@
 """`overhead`: divide the wall time of runs into measuring, the model's own work and overhead.
 
 The result has quartiles of every phase of a point, and the share of the wall time that is spent on
-measuring. Overhead is the time of the tool itself. Runs of every outcome count, since a failed
-point takes time as well.
+measuring. A point is one measured combination of hyperparameter values, and its phases are start,
+build, compile and so on. Overhead is the time of the tool itself. Runs of every outcome count,
+since a failed point takes time as well.
 
 With `--layers`, the wall time of drivers is divided into the layers of the stack, from the
-scheduler's queue to the timed steps, for each launcher.
+scheduler's queue to the timed steps, for each launcher. A driver is the process that plans and
+records a sweep.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ _LAYER_HATCHES = ("", "////", "....", "xxxx", "----", "", "////", "", "")
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadOptions(Options):
-    """Options of `overhead`."""
+    """Options of the command `overhead`: whether to divide the time into layers of the stack."""
 
     layers: bool = option(
         False,
@@ -99,17 +101,24 @@ class OverheadOptions(Options):
     "own overhead.",
 )
 def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
-    """Summarize the wall time of runs by phase.
+    """Summarize the wall time of runs by phase, such as start, compile and measure.
 
     The wall time of a run is the sum of its `phase_<name>_seconds`. If a run lacks a phase, the
     phase counts as 0 seconds in sums and is excluded from quartiles.
 
-    The table has a row per phase: phase, runs, q25, median, q75 and total in seconds, and share of
-    the total. With the option `layers`, it is the table of `layer_table` instead.
+    Args:
+        frame: Runs of any outcome, one per row.
+        options: Whether to divide the wall time of drivers into layers instead.
+
+    Returns:
+        The result. Its table has a row per phase: phase, runs, q25, median, q75 and total in
+        seconds, and share of the total. With the option `layers`, it is the table of `layer_table`
+        instead.
 
     Raises:
         InsufficientData: If there are no runs.
-        HeterogeneousError: If runs of a device are heterogeneous.
+        HeterogeneousError: If the runs of a device differ in their environment or timing protocol,
+            and the option `pool` is not set.
     """
     require_runs(frame)
     timed, seconds = phase_seconds(frame)
@@ -134,11 +143,11 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
 def phase_seconds(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the runs that record phases, and the seconds of each of these runs by phase.
 
-    Runs without phases, such as published ones, are dropped. They need not be homogeneous with the
-    remaining runs.
+    Runs without phases, such as published ones, are dropped. They may differ from the remaining
+    runs in environment or protocol.
 
     Args:
-        frame: One row per run.
+        frame: Runs, one per row.
 
     Returns:
         The runs (n rows), and their seconds (n rows, a column per phase). A value is NaN if a run
@@ -151,10 +160,10 @@ def phase_seconds(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
-    """State the shares of measuring and of the tool's own overhead.
+    """State the shares of measuring and of the tool's own overhead in the wall time.
 
     Args:
-        spent: Seconds of runs by phase.
+        spent: Seconds of runs: a row per run, a column per phase.
         untimed: Number of runs without phases.
     """
     if spent.empty:
@@ -197,12 +206,15 @@ def _layers(runs: pd.DataFrame, spent: pd.DataFrame, options: OverheadOptions) -
 
 
 def layer_seconds(runs: pd.DataFrame, spent: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of each driver by layer.
+    """Return the seconds of each driver by layer of the software stack.
+
+    A driver is the process that plans and records a sweep. The layers are queue, launcher and so
+    on, up to the timed steps.
 
     Args:
         runs: Runs with phases. `session_id` identifies the session of the driver, and `launcher`
             the program that started it. Runs without a session are omitted.
-        spent: Seconds of these runs by phase.
+        spent: Seconds of these runs: a row per run, a column per phase.
 
     Returns:
         A row per session, indexed by launcher and session, with a column per layer, in the order in
@@ -335,10 +347,10 @@ def draw_layers(by_driver: pd.DataFrame) -> drawing.Figure:
 
 
 def _sentences(spent: pd.DataFrame, untimed: int) -> Iterator[str]:
-    """State the wall time of the points.
+    """Yield sentences on the wall time of the points, and on excluded runs.
 
     Args:
-        spent: Seconds of runs by phase.
+        spent: Seconds of runs: a row per run, a column per phase.
         untimed: Number of runs without phases.
     """
     if spent.empty:

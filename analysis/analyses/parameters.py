@@ -25,7 +25,7 @@ from paradnn.families import FAMILIES
 
 @dataclass(frozen=True, kw_only=True)
 class ParametersOptions(Options):
-    """Options of the `parameters` command.
+    """Options of the command `parameters`.
 
     `space` lists overrides of `paradnn.train` that describe models. If it is empty, the command
     summarizes the models of the selected runs; otherwise it summarizes the described models.
@@ -104,9 +104,14 @@ def _read_models(overrides: str) -> pd.DataFrame:
 def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
     """Summarize the trainable parameters of the models of each family.
 
-    The table has a row for each parametric family, in the paper's order, and then for each real
-    model: family, models (their number), minimum, q25, median, q75, maximum, and span (maximum /
-    minimum).
+    Args:
+        frame: Runs, one per row, or the models that the option `space` describes.
+        options: Not used; `frame` already contains the models of `space`.
+
+    Returns:
+        The result. Its table has a row for each parametric family, in the paper's order, and then
+        for each real model: family, models (their number), minimum, q25, median, q75, maximum, and
+        span (maximum / minimum).
 
     Raises:
         InsufficientData: If there are no runs.
@@ -128,11 +133,12 @@ def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
 
 
 class _Models(NamedTuple):
-    """Distinct models with their parameters.
+    """Distinct models with their numbers of trainable parameters.
 
     Attributes:
-        generated: Models of parametric families, which ParaDnn generates.
-        real: Real models.
+        generated: A row per model of a parametric family, whose sizes ParaDnn sets, with the
+            columns `family` and `parameters`.
+        real: A row per published architecture, such as resnet50, with the same columns.
         unknown_runs: Number of runs that do not report parameters.
     """
 
@@ -234,6 +240,10 @@ def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
 
     Every model is a tick, and the median is marked. Each real model has a separate row below, so
     that labels do not overlap.
+
+    Args:
+        ranges: Rows of the parametric families in the table that `_ranges` returns.
+        models: The models.
     """
     real_models = models.real.groupby("family", sort=False)["parameters"]
     rows = len(ranges) + real_models.ngroups
@@ -262,7 +272,14 @@ def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
 
 
 def _draw_range(axes: drawing.Axes, row: dict[Any, Any], values: pd.Series, position: int) -> None:
-    """Draw the models of one family: range, ticks, median, and the ends as text."""
+    """Draw one family as a row of the figure: range, ticks, median, and the ends as text.
+
+    Args:
+        axes: Axes of the figure.
+        row: Row of the family in the table that `_ranges` returns.
+        values: Numbers of parameters of the models of the family.
+        position: Vertical position of the row.
+    """
     style = drawing.look(str(row["family"]))
     color = style["color"]
     ends = [row["minimum"], row["maximum"]]

@@ -1,9 +1,10 @@
 """`predict`: fill a partly measured grid with predictions and their 95% intervals.
 
-The space is the grid that the hyperparameter values of the runs span. The row of an unmeasured
-point has the environment, protocol and session of a measured run, but other sizes. An unmeasured
-point is taken to run out of memory if a failed run proves it, such as a run with smaller sizes. If
-neither failed nor measured runs prove the outcome, a logistic regression decides.
+A point is a combination of hyperparameter values. The space is the grid that the hyperparameter
+values of the runs span. The row of an unmeasured point has the environment, protocol and session of
+a measured run, but other sizes. An unmeasured point is taken to run out of memory if a failed run
+proves it, such as a run with smaller sizes. If neither failed nor measured runs prove the outcome,
+a logistic regression decides.
 
 The model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. Leave-one-out
 predictions of these runs show its accuracy.
@@ -74,7 +75,7 @@ _SPARSE_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
-    """Options of `predict`: the metric, and the axes of its heat map."""
+    """Options of the command `predict`: the metric, and the axes of its heat map."""
 
     metric: str | None = metric_option("metric to predict")
     x: str | None = column_option(
@@ -86,7 +87,7 @@ class PredictOptions(Options):
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield a section for each map whose runs leave a large part of their grid unmeasured."""
+    """Yield a report section for each map that has many unmeasured points."""
     for names, x, y in choose_axes(rows):
         if y and is_sparse(rows[rows["family"].isin(names)]):
             options = PredictOptions(x=x, y=y)
@@ -110,14 +111,22 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_list_sections,
 )
 def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
-    """Predict the unmeasured points of the spaces that the runs belong to.
+    """Predict a metric at the unmeasured points of the grids that the runs span.
 
-    The table has a row for each point, measured or predicted.
+    The grid of a family on a device consists of all combinations of its measured sizes.
+
+    Args:
+        frame: Runs, one per row, including failed runs.
+        options: The metric, and the axes of the heat map.
+
+    Returns:
+        The result. Its table has a row for each point, measured or predicted.
 
     Raises:
         ConfigError: If the metric cannot be predicted, or a space is too large.
         InsufficientData: If there are too few runs.
-        SchemaError: If the runs of a group are heterogeneous.
+        SchemaError: If the runs of a family on a device differ in their environment or timing
+            protocol, and the option `pool` is not set.
     """
     completed = complete(frame, options.metric, pool=options.pool)
     maps = _maps(completed, options)
@@ -140,7 +149,7 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
 
 @dataclass(frozen=True)
 class Space(GroupKey):
-    """Grid of points of one family on one device.
+    """Grid of points that the runs of one family on one device span.
 
     Attributes:
         runs: All runs of the family on the device, including failed runs.
@@ -160,12 +169,12 @@ class Space(GroupKey):
 
     @property
     def total(self) -> int:
-        """Number of all points, including failed and excluded ones."""
+        """Number of all points of the grid, including failed and unmeasured ones."""
         return self.measured + self.failed + len(self.others)
 
 
 def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
-    """Return the space of a group of runs: the grid that their values span.
+    """Return the grid of points that the hyperparameter values of some runs span.
 
     For each combination of the other settings, the grid is the Cartesian product of the values of
     model.* and batch_size. Keys that vary together in every point, as in a sweep with zipped axes,
@@ -173,12 +182,13 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
 
     Args:
         group: The runs of a family on a device.
-        pool: Whether to pool heterogeneous runs.
+        pool: Whether to pool runs of different environments or protocols.
 
     Raises:
         InsufficientData: If no point was measured, or all runs are of one point.
-        ConfigError: If the space is too large.
-        SchemaError: If the runs are heterogeneous.
+        ConfigError: If the grid has more than 50,000 points.
+        SchemaError: If the runs differ in their environment or timing protocol, and `pool` is
+            false.
     """
     rows = require_homogeneous(group.rows, pool=pool)
     rows = select_rows(rows, rows["outcome"].notna())
@@ -226,9 +236,9 @@ def _point_keys(points: pd.DataFrame) -> list[str]:
 
 
 def _is_size(name: str) -> bool:
-    """Return whether a key is a size, whose values form an axis of the grid.
+    """Return whether a column is a size of the model or batch, and thus an axis of the grid.
 
-    All other keys are settings.
+    All other columns are settings.
     """
     return name.startswith("model.") or name == "batch_size"
 
@@ -236,8 +246,11 @@ def _is_size(name: str) -> bool:
 def _spanned_grid(points: pd.DataFrame) -> pd.DataFrame:
     """Return the grid of sizes for each combination of settings.
 
+    Args:
+        points: The points that were tried, one per row.
+
     Returns:
-        A row per point of the grid, with a column for each key that varies.
+        A row per point of the grid, with a column for each size or setting that varies.
     """
     keys = [name for name in _point_keys(points) if points[name].nunique(dropna=False) > 1]
     settings = [name for name in keys if not _is_size(name)]
@@ -270,11 +283,14 @@ def _spanned_grid(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
-    """Return the values of the keys as a tuple per point (n,), to compare points of two frames.
+    """Return the values of some columns as one tuple per point, to compare points of two frames.
 
     Args:
-        points: The points.
+        points: Points, one per row.
         keys: The columns that distinguish points.
+
+    Returns:
+        A series (n,) with the index of `points`.
     """
     columns = [points[name].astype("object").where(points[name].notna(), None) for name in keys]
     if columns:
@@ -366,16 +382,17 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class PredictedGrid:
-    """Measured and predicted points of all spaces of a frame.
+    """Measured and predicted points of all grids that the runs span.
 
     Attributes:
         metric: The predicted metric.
         frame: The runs and a row for every unmeasured point. `predicted` marks unmeasured points,
             which have the outcome `EXCLUDED`, or the predicted median in the column of the metric
             with its 95% interval in `low` and `high`.
-        spaces: The spaces.
+        spaces: The grid of each family on each device.
         trust: Name of a space -> leave-one-out errors at its measured points.
-        omitted: The groups without a prediction, with the reason.
+        omitted: An InsufficientData with the reason for each family and device without a
+            prediction.
     """
 
     metric: str
@@ -388,20 +405,21 @@ class PredictedGrid:
 def complete(
     frame: pd.DataFrame, metric: str | None = None, *, pool: bool = False
 ) -> PredictedGrid:
-    """Predict a metric at every unmeasured point of the spaces of a frame.
+    """Predict a metric at every unmeasured point of the grids that the runs span.
 
-    A space belongs to a family on a device (see `space_of`). One model is fitted per device.
+    A grid belongs to a family on a device (see `space_of`). One model is fitted per device.
 
     Args:
-        frame: The runs.
+        frame: Runs, one per row, including failed runs.
         metric: The metric; None for the default metric of the runs (see `choose_metric`).
-        pool: Whether to pool heterogeneous runs.
+        pool: Whether to pool runs of different environments or protocols.
 
     Raises:
         ConfigError: If the metric does not follow from the step time.
-        InsufficientData: If no group has at least `_MIN_POINTS` measured points and a space of at
-            least three points.
-        SchemaError: If the runs of a group are heterogeneous.
+        InsufficientData: If no group has at least 5 measured points and a grid of at least three
+            points.
+        SchemaError: If the runs of a family on a device differ in their environment or timing
+            protocol, and `pool` is false.
     """
     if not is_ok(frame).any():
         # Any metric leads to the error that no point was measured.
@@ -438,7 +456,11 @@ def complete(
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
-    """Return whether predictions could fill at least `_SPARSE_SHARE` of a space of these runs."""
+    """Return whether predictions could fill at least 10% of a grid that these runs span.
+
+    Args:
+        frame: Runs, one per row, including failed runs.
+    """
     for group in family_groups(frame):
         with contextlib.suppress(ParadnnError):
             space = space_of(group)
@@ -499,14 +521,21 @@ class _Predictor:
         )
 
     def leave_one_out(self, family: str) -> LeaveOneOutErrors:
-        """Return the errors of each measured step of a family, predicted from all other steps."""
+        """Return the errors of each measured step of a family, predicted from all other steps.
+
+        Args:
+            family: Name of the family.
+        """
         # The model has one observation per step, in the order of their first appearance.
         pairs = zip(self._table.environments, self._table.steps, strict=True)
         steps = dict(zip(pairs, self._table.families, strict=True))
         return self._model.leave_one_out.select(np.array(list(steps.values())) == family)
 
     def predict(self, rows: pd.DataFrame) -> np.ndarray:
-        """Predict the metric at unmeasured rows.
+        """Predict the metric at unmeasured points.
+
+        Args:
+            rows: (n rows) the points, with the environment and session of a measured run.
 
         Returns:
             (n, 3) the median, and the low and high end of its 95% interval.
@@ -522,9 +551,13 @@ class _Predictor:
 
 
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
-    """Return the work of a step of each row (n,): examples or FLOP.
+    """Return the work of a step of each row (n,), in examples or FLOP.
 
     The work is computed if the model is known, and read from the column otherwise.
+
+    Args:
+        rows: Runs or points, one per row.
+        name: Column of the work: "batch_size" or "flops_per_step".
 
     Raises:
         InsufficientData: If the work of a row is unknown.
@@ -575,7 +608,7 @@ def _answer(completed: PredictedGrid) -> AnalysisAnswer:
 
 
 def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
-    """Yield the measured share of each space, and the accuracy of its predictions."""
+    """Yield the measured share of each grid, and the accuracy of its predictions."""
     for space in completed.spaces:
         trust = completed.trust[space.name]
         points = [
@@ -618,10 +651,10 @@ def _every_point(completed: PredictedGrid) -> pd.DataFrame:
 
 
 def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
-    """Return the heat maps over the axes of the options; None if only one key varies.
+    """Return the heat maps over the axes of the options; None if only one hyperparameter varies.
 
-    The default x axis is the batch size, if it varies. Other defaults are the keys with the most
-    values.
+    The default x axis is the batch size, if it varies. Other defaults are the hyperparameters with
+    the most values.
     """
     counts = completed.frame[
         list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
@@ -636,16 +669,16 @@ def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
 
 
 def predicted_maps(completed: PredictedGrid, x: str, y: str, *, pool: bool = False) -> HeatMaps:
-    """Make heat maps of every point of the spaces, measured or predicted.
+    """Make heat maps of every point of the grids, measured or predicted.
 
     Args:
         completed: The points.
         x: Hyperparameter of the x axis.
         y: Hyperparameter of the y axis.
-        pool: Whether to pool heterogeneous runs.
+        pool: Whether to pool runs of different environments or protocols.
 
     Returns:
-        The maps. `cells` has the further column `measured`: the number of measured points in a
+        The maps. `cells` has the additional column `measured`: the number of measured points in a
         cell, out of its `points`.
     """
     found = make_heat_maps(completed.frame, x, y, completed.metric, pool=pool)

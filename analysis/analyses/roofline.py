@@ -2,11 +2,11 @@
 
 With --operations, the analysis finds the limits of the operations of profiled runs instead.
 
-A roof belongs to a device and a precision. It has two ceilings, the arithmetic rate and the memory
-bandwidth. Runs record the measured ceilings; if they have none, specified ceilings replace them. If
-a ceiling is unknown, verdict and share are unknown as well. A ceiling that was measured while other
-programs were running is a lower bound. It is marked as too low, and a later measurement in the
-store replaces it.
+A roof belongs to a device and a precision. It has two ceilings, the peak arithmetic rate and the
+peak memory bandwidth. Runs record the measured ceilings; if they have none, specified ceilings
+replace them. If a ceiling is unknown, verdict and share are unknown as well. A ceiling that was
+measured while other programs were running is a lower bound. It is marked as too low, and a later
+measurement in the store replaces it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _LEADING_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class RooflineOptions(Options):
-    """Options of `roofline`: what to place under the roofs, and the colors."""
+    """Options of the command `roofline`: whether to show models or operations, and the colors."""
 
     operations: str | None = option(
         None,
@@ -109,16 +109,24 @@ def _list_sections(_: pd.DataFrame) -> list[SectionSpec]:
 def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     """Place models, or the operations of profiled runs, under the roofs of their devices.
 
-    A point with replicates counts once, with their median.
+    The roof of a device is the highest FLOP rate at each arithmetic intensity, given the peak FLOP
+    rate and memory bandwidth. A point with replicates counts once, with the median of its
+    replicates.
+
+    Args:
+        frame: Runs, one per row.
+        options: The id of a profiled run whose operations are shown (None for models), the column
+            that colors the marks, and what counts as one observation in intervals.
 
     Returns:
         A result with the points of `analysis.roofs.PlacedModels`. If `operations` is given, an
         `OperationsResult`.
 
     Raises:
-        ConfigError: If the color is not a column.
+        ConfigError: If the color is not a column, or a color is combined with `operations`.
         InsufficientData: If there are no runs.
-        HeterogeneousError: If runs of one device are heterogeneous.
+        HeterogeneousError: If the runs of a device differ in their environment or timing protocol,
+            and the option `pool` is not set.
     """
     if options.operations and options.color not in (None, "type"):
         problem = "cannot be combined with --operations, which colors operations by type"
@@ -157,7 +165,12 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
 
 
 def _table(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the points with their names; the columns that describe the limit come first."""
+    """Return the points with their names; the columns that describe the limit come first.
+
+    Args:
+        points: The points of `PlacedModels`.
+        rows: Runs from which the names of the points are taken.
+    """
     named = rows.set_index("run_id").loc[points["run_id"]].reset_index(drop=True)
     table = with_point_names(points.reset_index(drop=True), named)
     leading = [POINT, *_LEADING_COLUMNS]
@@ -166,7 +179,12 @@ def _table(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _answer(placed: PlacedModels, unit: Unit) -> AnalysisAnswer | None:
-    """State what limits the models with a known verdict; None if no verdict is known."""
+    """State what limits the models with a known verdict; None if no verdict is known.
+
+    Args:
+        placed: The models under their roofs.
+        unit: What counts as one observation in the interval.
+    """
     known = placed.points[placed.points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
         return None
@@ -199,7 +217,7 @@ def _answer(placed: PlacedModels, unit: Unit) -> AnalysisAnswer | None:
 def draw_roofline(
     points: pd.DataFrame, roofs: Sequence[Roof], color: str | None = None
 ) -> drawing.Figure:
-    """Draw models by intensity and rate, with a panel for each device and precision.
+    """Draw models by arithmetic intensity and FLOP rate, with a panel per device and precision.
 
     Panels of one device have the same scales, and show the roofs of the device at other precisions
     in gray. Bars are the intervals of the rates; for traces, they are the range over the captures
@@ -211,7 +229,7 @@ def draw_roofline(
         color: Column that colors the marks; None for the family.
 
     Raises:
-        ConfigError: If there are more roofs than a figure has panels.
+        ConfigError: If there are more than six roofs, and so more than six panels.
     """
     rows_by_roof = [(roof, points[_is_under(points, roof)]) for roof in roofs]
     rows_by_roof = [(roof, rows) for roof, rows in rows_by_roof if len(rows)]
@@ -264,10 +282,13 @@ def draw_roofline(
 
 
 def _family_colors(points: pd.DataFrame) -> drawing.Coloring:
-    """Return the color and marker of every family.
+    """Return the color and marker of every family, with a legend.
 
     A family keeps its color no matter which other families are drawn. Real models come after
     parametric families. The title of the legend names the settings that vary.
+
+    Args:
+        points: The points of `PlacedModels`.
     """
     names = drawing.families_with(points["family"])
     counts = points["family"].value_counts()
@@ -309,7 +330,13 @@ def _sentences(placed: PlacedModels, groups: pd.DataFrame) -> Iterator[Paragraph
 
 
 def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[str]) -> Paragraph:
-    """State the verdicts of a group's points, and the share of the roof that they reach."""
+    """State the verdicts of a group's points, and the share of the roof that they reach.
+
+    Args:
+        row: Row of the group in the table of `summarize_families`.
+        points: The points of the group.
+        keys: Columns that define groups: family, device, precision, and then settings.
+    """
     settings = "".join(f", {row[key]}" for key in keys[3:] if pd.notna(row[key]))
     name = f"{row['family']} on {row['device']} in {row['precision']}{settings}"
     count = counted(row["points"], "point")
@@ -334,7 +361,7 @@ def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[
 
 
 def _format_point(point: pd.Series) -> str:
-    """Format a point as its sizes or, if it has none, as the id of its run."""
+    """Return the sizes of a point as text or, if it has none, the id of its run."""
     sizes = [
         f"{label(name)} {point[name]}"
         for name in point.index

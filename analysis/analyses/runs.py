@@ -25,8 +25,14 @@ _UNFINISHED = "unfinished"
 def runs(frame: pd.DataFrame, options: Options) -> Result:
     """Count the runs of each family on each device by outcome.
 
-    The table has a row for each family and device: family, device, runs, a column for each outcome,
-    and the UTC times at which the first and the last run started.
+    Args:
+        frame: Runs, one per row; may be empty.
+        options: Not used.
+
+    Returns:
+        The result. Its table has a row for each family and device: family, device, runs, a column
+        for each outcome (such as ok), and the UTC times at which the first and the last run
+        started.
     """
     del options  # the analysis has no options
     if frame.empty:
@@ -53,7 +59,11 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
 
 
 def _answer(runs: pd.DataFrame) -> AnalysisAnswer:
-    """State the number of runs, their families and devices, and their outcomes."""
+    """State the number of runs, their families and devices, and their outcomes.
+
+    Args:
+        runs: Runs, one per row, without missing families, devices and outcomes.
+    """
     measured = int(is_ok(runs).sum())
     ended = "all"
     if measured < len(runs):

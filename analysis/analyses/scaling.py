@@ -1,7 +1,7 @@
 """`scaling`: speedup over the number of devices or hosts, and the non-parallel fraction.
 
 Every point on n devices is paired with the same point on one device. The non-parallel fraction of
-each family is fitted, with an interval (the paper's Figure 4). In strong scaling, both sides of a
+each family is fitted, with an interval (the paper's Figure 4). In strong scaling, both runs of a
 pair have the same batch per step, and the fraction follows Amdahl's law. In weak scaling, both have
 the same batch per device, and the fraction follows Gustafson's law.
 """
@@ -67,7 +67,7 @@ _LINE_COLOR = "#555555"
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingOptions(Options):
-    """Options of `scaling`: the rate, the column that counts devices, and the kind of scaling."""
+    """Options of the command `scaling`: the rate, the column of device counts, and weak scaling."""
 
     metric: Literal["examples_per_second", "flops_per_second"] = option(
         "examples_per_second", "rate to compare"
@@ -83,7 +83,7 @@ class ScalingOptions(Options):
 
 
 class FamilyScaling(NamedTuple):
-    """Non-parallel fraction of one family.
+    """Non-parallel fraction and efficiency of one family on several devices.
 
     Attributes:
         family: Name of the family.
@@ -104,15 +104,15 @@ class Scaling(NamedTuple):
     """Comparison of every point on several devices with the same point on one device.
 
     Attributes:
-        pairs: A row for each point and count above one: the join columns, `devices` (the count),
-            `one` and `many` (the metric on one device and on all devices together), `speedup` with
-            its interval, `efficiency` (speedup / count) and `fraction`.
+        pairs: A row for each point and count above one: the columns that identify the point,
+            `devices` (the count), `one` and `many` (the metric on one device and on all devices
+            together), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
         families: The fit of each family that has pairs.
         unpaired: Families without a pair.
         confounding: Family -> why an effect of its device count cannot be separated from effects of
             sessions or from drift.
         measured: The runs that record a device count.
-        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
+        pooled: How the pooled runs differ, as text; empty if no heterogeneous runs were pooled.
         weak: Whether pairs have the same batch per device (weak scaling) instead of per step.
     """
 
@@ -126,7 +126,7 @@ class Scaling(NamedTuple):
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield sections over hosts and devices if they vary, else over threads."""
+    """Yield report sections over hosts and devices if they vary, else over threads."""
     devices, hosts, threads = (
         name in rows and rows[name].nunique() > 1
         for name in ("devices", "hosts", "platform.threads")
@@ -149,10 +149,23 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_list_sections,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
-    """Compare each point on several devices with the same point on one, and fit the fractions.
+    """Compare each point on several devices with the same point on one device.
 
-    The table has the pairs of `fit_scaling` without the settings that are equal in all pairs. The
-    errors are those of `fit_scaling`.
+    The non-parallel fraction of each family is fitted to the speedups.
+
+    Args:
+        frame: Runs, one per row.
+        options: The rate, the column that counts devices, and whether the scaling is weak.
+
+    Returns:
+        The result. Its table has the pairs of `fit_scaling` without the settings that are equal in
+        all pairs.
+
+    Raises:
+        ConfigError: If the metric is not one of `METRICS`, or `by` is not a column of numbers.
+        InsufficientData: If no point was measured both on one device and on several.
+        SchemaError: If the runs of a family differ in their environment or timing protocol, and the
+            option `pool` is not set.
     """
     found = fit_scaling(frame, options.metric, options.by, pool=options.pool, weak=options.weak)
     exchange = [name for name in _EXCHANGE if name in found.pairs]
@@ -179,7 +192,7 @@ def _answer(found: Scaling, unit: str) -> AnalysisAnswer:
     """State the efficiency on the most devices for the families that scale best and worst.
 
     Args:
-        found: The fits.
+        found: The comparison with one device, with at least one family.
         unit: Name of the counted units, such as "devices" or "threads".
     """
     points = sum(family.points for family in found.families)
@@ -267,7 +280,12 @@ def _describe_fraction(fraction: Estimate, what: str, *, weak: bool) -> str:
 
 
 def _explain_superlinear(family: FamilyScaling, by: str) -> Iterator[str]:
-    """Yield possible reasons for a speedup on n devices that exceeds n."""
+    """Yield possible reasons for a speedup on n devices that exceeds n.
+
+    Args:
+        family: The fit of the family.
+        by: The column that counts devices.
+    """
     value = family.efficiency.value
     if not value > 1:
         return
@@ -417,21 +435,22 @@ def fit_scaling(
     """Pair each point on n > 1 devices with the same point on one, and fit each family's fraction.
 
     Amdahl's law is 1 / speedup - 1 / n = s (1 - 1 / n), Gustafson's law n - speedup = s (n - 1).
-    The fraction s is fitted by least squares over all points and counts of a family. Its 95%
-    interval holds for these points; it does not generalize to other points.
+    The non-parallel fraction s is fitted by least squares over all points and counts of a family.
+    Its 95% interval holds for these points; it does not generalize to other points.
 
     Args:
-        frame: The runs.
-        metric: One of `METRICS`.
+        frame: Runs, one per row.
+        metric: The rate to compare, one of `METRICS`.
         by: The column that counts devices.
-        pool: Whether to pool heterogeneous runs.
+        pool: Whether to pool runs of different environments or protocols.
         weak: Whether to pair points with the same batch per device (Gustafson) instead of the same
             batch per step (Amdahl).
 
     Raises:
         ConfigError: If the metric is not one of `METRICS`, or `by` is not a column of numbers.
         InsufficientData: If no point was measured both on one device and on several.
-        SchemaError: If the runs of a family are heterogeneous.
+        SchemaError: If the runs of a family differ in their environment or timing protocol, and
+            `pool` is false.
     """
     if metric not in METRICS:
         raise ConfigError(
@@ -471,7 +490,11 @@ def fit_scaling(
 
 
 def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Select the measured runs that record a device count, except those of `message_families()`.
+    """Return the measured runs that record a device count, without runs that only send messages.
+
+    Args:
+        frame: Runs, one per row.
+        by: The column that counts devices.
 
     Raises:
         ConfigError: If `by` is not a column of numbers.
@@ -501,15 +524,23 @@ def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def _count_key(by: str) -> str:
-    """Return the key of a point that sets a count of devices."""
+    """Return the configuration key that sets a count of devices.
+
+    Args:
+        by: The column that counts devices.
+    """
     return "devices" if by == _TOTAL else by
 
 
 def _with_model_parallel_families(measured: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Move model parallel runs (parallel=model) into separate families.
+    """Return the runs with model parallel runs (parallel=model) in separate families.
 
     A run on one device is the baseline of both data parallel and model parallel runs. It is
     therefore copied to both families.
+
+    Args:
+        measured: Measured runs, one per row.
+        by: The column that counts devices.
     """
     if "parallel" not in measured or by not in ("devices", _TOTAL):
         return measured
@@ -528,9 +559,14 @@ def _paired(
 ) -> tuple[pd.DataFrame, dict[str, str], _Contrasts]:
     """Pair each point on several devices with the same point on one device.
 
+    Args:
+        measured: Measured runs that record a device count.
+        metric: The rate to compare.
+        by: The column that counts devices.
+
     Returns:
         Three values: the pairs, with the columns of `pairing.pair` and the count in `devices`;
-        `Scaling.confounding`; and the comparison of each family and count with one device.
+            `Scaling.confounding`; and the comparison of each family and count with one device.
 
     Raises:
         InsufficientData: If no point was measured both on one device and on several.
@@ -568,7 +604,15 @@ def _paired(
 
 
 def _exchange_metrics(many: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the median of each metric of communication over the runs of each pair."""
+    """Return the median of each communication metric over the runs of each pair.
+
+    Args:
+        many: The runs on several devices.
+        pairs: Pairs of points, as `pair` returns them.
+
+    Returns:
+        Metric -> its medians, with the index of `pairs`. Metrics that no run has are omitted.
+    """
     present = [name for name in _EXCHANGE if name in many and many[name].notna().any()]
     keys = [name for name in pairs if name in many and name not in RESULT_COLUMNS]
     if not present or pairs.empty:
@@ -581,7 +625,7 @@ def _exchange_metrics(many: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, pd.S
 def _fit_family(
     name: str, pairs: pd.DataFrame, contrasts: _Contrasts, *, weak: bool
 ) -> FamilyScaling:
-    """Fit the fraction of a family, and compute its efficiency on the most devices.
+    """Fit the non-parallel fraction of a family, and compute its efficiency on the most devices.
 
     The interval holds for these points. It includes the scatter of processes and the effects of
     sessions. The session of a device count affects the speedups on that count only; the session of
@@ -591,7 +635,7 @@ def _fit_family(
         name: The family.
         pairs: The pairs of the family.
         contrasts: The comparison of each family and count with one device.
-        weak: Whether the law is Gustafson's.
+        weak: Whether the fraction follows Gustafson's law instead of Amdahl's.
     """
     others = (*RESULT_COLUMNS, *_FIXED_COLUMNS, *_EXCHANGE)
     keys = [column for column in pairs if column not in others]
@@ -637,6 +681,10 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     The left panel shows the rate per device on n devices over the rate on one device. The right
     panel shows the speedups, and the fitted law of each family with its interval as a band. Dashed
     lines show perfect scaling.
+
+    Args:
+        found: The comparison with one device.
+        options: The options of the command, for labels.
     """
     drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
     by = options.by.rpartition(".")[2]

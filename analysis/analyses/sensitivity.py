@@ -1,7 +1,7 @@
 """`sensitivity`: estimate how strongly a metric depends on each hyperparameter.
 
-The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ...
-to standardized variables and reads the signed weights as sensitivities. A weight of +0.5 means that
+The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ... to
+standardized variables and reads the signed weights as sensitivities. A weight of +0.5 means that
 the metric grows by half a standard deviation if the hyperparameter grows by one standard deviation.
 
 Here each weight has a verdict and an interval. The interval allows for unequal error variances
@@ -91,7 +91,7 @@ _RECOMMENDED_VALUES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class SensitivityOptions(Options):
-    """Options of `sensitivity`: metric, hyperparameters, and scale."""
+    """Options of the command `sensitivity`: the metric, the hyperparameters, and the scale."""
 
     metric: str | None = metric_option("metric to explain")
     on: tuple[str, ...] | None = column_option(
@@ -118,7 +118,7 @@ class SensitivityOptions(Options):
 
 @dataclass(frozen=True)
 class Fit(GroupKey):
-    """The regression of one family on one device.
+    """Regression of a metric on hyperparameters, for one family on one device.
 
     Attributes:
         regression: The fitted regression.
@@ -204,15 +204,24 @@ class Fit(GroupKey):
     ],
 )
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
-    """Fit a regression for every family on every device, over the runs with outcome ok.
+    """Fit a regression of a metric on hyperparameters for every family on every device.
 
-    `paradnn.statistics.regression.regress` documents the formulas. The table has a row per family,
-    device and term.
+    Only runs with outcome ok are used. `paradnn.statistics.regression.regress` documents the
+    formulas.
+
+    Args:
+        frame: Runs, one per row.
+        options: The metric, the hyperparameters (None for all that vary), the scale, and further
+            requested results.
+
+    Returns:
+        The result. Its table has a row per family, device and term of the regression.
 
     Raises:
         ConfigError: If the runs lack a column or the metric.
         InsufficientData: If no group can be fitted.
-        SchemaError: If the runs of a group are heterogeneous.
+        SchemaError: If the runs of a family on a device differ in their environment or timing
+            protocol, and the option `pool` is not set.
     """
     if options.to == "hardware":
         return _hardware(frame, options)
@@ -259,6 +268,13 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
 def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     """Compute the elasticities of each run, and fit a regression to each elasticity.
+
+    An elasticity is the relative change of the throughput per relative change of a hardware rate,
+    such as the memory bandwidth.
+
+    Args:
+        frame: Runs, one per row.
+        options: The options of the command.
 
     Raises:
         ConfigError: If --metric is given.
@@ -338,12 +354,13 @@ def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
 
     Args:
         rows: The runs, with their elasticities.
-        unit: Unit of the sample for the intervals: "crossed" levels, "model" or "point".
+        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point".
 
     Returns:
         Columns: `group`, `runs` (number of runs), `largest` (name of the elasticity with the
-        largest median), `estimate` (this median with its interval), `sample` (the sampled units, as
-        text) and `text` (sentences with all three medians).
+            largest median), `estimate` (this median with its interval), `sample` (the sampled
+            units, as text) and `text` (sentences with all three medians).
     """
     measured = rows[rows[_ELASTICITIES[0]].notna()]
     found = []
@@ -482,7 +499,7 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
 def _fit(
     group: FamilyGroup, metric: str, columns: Sequence[str], options: SensitivityOptions
 ) -> Fit:
-    """Fit the points of one family on one device.
+    """Fit a regression to the points of one family on one device.
 
     Args:
         group: The runs.
@@ -492,7 +509,8 @@ def _fit(
 
     Raises:
         InsufficientData: If too few points have the metric and all hyperparameters.
-        HeterogeneousError: If the runs are heterogeneous and the option `pool` is not set.
+        HeterogeneousError: If the runs differ in their environment or timing protocol, and the
+            option `pool` is not set.
     """
     complete = _complete_points(group, metric, columns, pool=options.pool)
     measured, points, rows, names = complete
@@ -570,11 +588,12 @@ def _complete_points(
         group: The runs of one family on one device.
         metric: Column of the metric.
         columns: Columns of the hyperparameters; empty for all hyperparameters that the runs have.
-        pool: Whether heterogeneous runs, such as those of different environments, are pooled.
+        pool: Whether to pool runs of different environments or protocols.
 
     Raises:
         InsufficientData: If no run has the metric, or no point has all hyperparameters.
-        HeterogeneousError: If the runs are heterogeneous and `pool` is false.
+        HeterogeneousError: If the runs differ in their environment or timing protocol, and `pool`
+            is false.
     """
     measured = group.rows[is_ok(group.rows) & group.rows[metric].notna()]
     if measured.empty:
@@ -605,7 +624,8 @@ class _FitInputs(NamedTuple):
             then logarithms, too.
         numeric: Names of the numeric hyperparameters, which can be replaced by their logarithms.
         levels: Which points share a level, such as a model or a batch size.
-        unit: Unit of the sample: "crossed" levels, "model" or "point".
+        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point".
         when: Times at which the points were measured; None if unknown.
         priors: Priors of the scatter between processes and sessions.
         constant: Constant hyperparameter -> its value.
@@ -626,7 +646,7 @@ class _FitInputs(NamedTuple):
 
     @property
     def shared_levels(self) -> Levels | None:
-        """The levels that points share; None if the unit of the sample is the point."""
+        """Which points share a model or batch size; None if the points count as independent."""
         return None if self.unit == "point" else self.levels
 
 
@@ -991,14 +1011,18 @@ def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figur
 
 
 def _all_weights(fit: Fit) -> pd.DataFrame:
-    """Return the weights of single terms, followed by those of interactions if fitted."""
+    """Return the weights of single terms, followed by the weights of interactions if fitted."""
     if fit.interactions is None:
         return fit.weights
     return pd.concat([fit.weights, fit.interactions.weights])
 
 
 def _drawn_terms(fits: Sequence[Fit]) -> list[str]:
-    """Return the terms that a panel shows: those with the largest weights on any device."""
+    """Return the terms that a panel shows: at most 12, with the largest weights on any device.
+
+    Args:
+        fits: The fits of one family, one per device.
+    """
     weights = pd.concat([_all_weights(fit)["weight"].abs() for fit in fits]).groupby(level=0).max()
     return list(weights.sort_values(ascending=False, kind="stable").index[:_MAX_DRAWN_TERMS])
 

@@ -76,7 +76,7 @@ _TABLE_COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class SoftwareOptions(Options):
-    """Options of `software`: the columns to compare, and their baseline."""
+    """Options of the command `software`: the columns to compare, and their baseline."""
 
     by: tuple[str, ...] | None = column_option(
         None, "columns to compare, such as precision (default: those that vary)", "COLUMNS"
@@ -102,21 +102,35 @@ class SoftwareOptions(Options):
 def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     """Compare each version, precision or compile mode with its baseline, per device and family.
 
-    The table has a row per device, column, value and family, and a row for all families (`all`) if
-    there are several:
+    The two sides of a comparison are the runs with a value, such as bfloat16, and the runs with the
+    baseline, such as float32. They are compared at the points (combinations of hyperparameter
+    values) that both sides measured.
 
-    - `over`: the baseline: the requested value, else float32, graph, current or the oldest version.
-    - `pairs`: the number of points that both sides ran.
-    - `mean` (geometric), `median` and `p90` of the speedups with 95% intervals (`_low`, `_high`).
-    - `faster`: the share of points with a speedup above 1, with its interval.
-    - `missing_a`, `missing_b`: points that only one side ran.
-    - `basis`: the scatter that the interval of the mean allows for.
-    - `verdict`, `by_itself`: see `paradnn.statistics.contrast.judge`. All rows are judged together.
+    Args:
+        frame: Runs, one per row.
+        options: The columns to compare (None for those that vary), the baseline (None for the
+            default), and the metric.
+
+    Returns:
+        The result. Its table has a row per device, column, value and family, and a row for all
+        families (`all`) if there are several:
+
+        - `over`: the baseline: the requested value, else float32, graph, current or the oldest
+          version.
+        - `pairs`: the number of points that both sides ran.
+        - `mean` (geometric), `median` and `p90` of the speedups with 95% intervals (`_low`,
+          `_high`).
+        - `faster`: the share of points with a speedup above 1, with its interval.
+        - `missing_a`, `missing_b`: numbers of points that only one side ran.
+        - `basis`: the scatter that the interval of the mean allows for.
+        - `verdict`, `by_itself`: see `paradnn.statistics.contrast.judge`. All rows are judged
+          together.
 
     Raises:
         ConfigError: If a column or the baseline is not among the runs.
         InsufficientData: If no runs can be paired.
-        SchemaError: If the runs of a side are heterogeneous.
+        SchemaError: If the runs of a side differ in their environment or timing protocol, and the
+            option `pool` is not set.
     """
     if options.baseline is not None and len(options.by or ()) != 1:
         raise ConfigError(
@@ -169,9 +183,13 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
 
 
 def _answer(table: pd.DataFrame, metric: str) -> AnalysisAnswer:
-    """Describe the comparison with the largest effect, over all families.
+    """State the result of the comparison with the largest effect, over all families.
 
     Decided comparisons have precedence over undecided ones.
+
+    Args:
+        table: The table of `software`.
+        metric: The compared metric, which determines words such as "faster".
     """
     comparison = ["device", "column", "value", "over"]
     # The last row of each comparison is about all of its families.
@@ -233,7 +251,12 @@ def _describe(row: Mapping[Any, Any]) -> str:
 
 
 def _format_speedup(row: Mapping[Any, Any], name: str) -> str:
-    """Format a speedup with its interval: "1.21x (1.1 to 1.34)"."""
+    """Return a speedup with its interval as text, such as "1.21x (1.1 to 1.34)".
+
+    Args:
+        row: Row of the table of `software`.
+        name: Column of the speedup: "mean", "median" or "p90".
+    """
     numbers = [row[f"{name}{end}"] for end in _ENDS]
     texts = list(format_distinct(*numbers))
     for position, number in enumerate(numbers):
@@ -246,7 +269,14 @@ def _format_speedup(row: Mapping[Any, Any], name: str) -> str:
 
 
 def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
-    """Return column -> the reason why it cannot be compared; an empty text if it can.
+    """Find the columns that can be compared, and the reasons why others cannot.
+
+    Args:
+        frame: Measured runs, one per row.
+        columns: The columns that the user requested; None for the default columns.
+
+    Returns:
+        Column -> the reason why it cannot be compared; an empty text if it can.
 
     Raises:
         ConfigError: If the runs lack a column in `columns`.
@@ -281,6 +311,10 @@ def _split_platforms(frame: pd.DataFrame, column: str) -> list[tuple[str, pd.Dat
     A platform is a device in one environment if several values of the column occur in the same
     environment, as precisions do. Otherwise, as for versions, a platform is a device.
 
+    Args:
+        frame: Measured runs, one per row.
+        column: The column to compare.
+
     Returns:
         Pairs of the name of a platform and its runs.
     """
@@ -313,7 +347,7 @@ def _pairs_with_baseline(
     options: SoftwareOptions,
     omitted: list[InsufficientData],
 ) -> Iterator[pd.DataFrame]:
-    """Yield the pairs of each value with the baseline on one platform.
+    """Yield the pairs of points of each value and the baseline on one platform.
 
     Args:
         rows: The runs of the platform.
@@ -357,9 +391,9 @@ def _baseline(column: str, values: Sequence[str], requested: str | None) -> str:
     """Return the baseline: the requested value, a preferred one, or the first (oldest) value.
 
     Args:
-        column: The column.
-        values: Its values in ascending order.
-        requested: The requested value, if any.
+        column: Name of the column.
+        values: Values of the column in ascending order.
+        requested: The requested value; None for the default.
 
     Raises:
         ConfigError: If the requested value is not among the values.
@@ -380,10 +414,10 @@ def _baseline(column: str, values: Sequence[str], requested: str | None) -> str:
 def _unpaired(
     pairs: pd.DataFrame, value: str, baseline: str, all_families: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the numbers of points that could not be paired, with the reasons.
+    """Yield texts with the numbers of points that could not be paired, and the reasons.
 
     Args:
-        pairs: The pairs.
+        pairs: The pairs, as `pair` returns them.
         value: The compared value.
         baseline: The baseline.
         all_families: The families of both sides.
@@ -409,7 +443,12 @@ def _unpaired(
 
 
 def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one value on one platform: a row per family, without verdicts."""
+    """Yield the rows of one value on one platform: a row per family, without verdicts.
+
+    Args:
+        pairs: The pairs of the value and the baseline, from `_pairs_with_baseline`.
+        unit: What counts as one observation in intervals.
+    """
     first = pairs.iloc[0]
     names = {
         "device": first["on_device"],
@@ -435,6 +474,9 @@ def _draw(table: pd.DataFrame) -> drawing.Figure:
 
     The figure has a panel per column and platform, with a row per value and family. If too few
     points leave an end of an interval unknown, its bar is omitted.
+
+    Args:
+        table: The table of `software`.
     """
     parts = list(table.groupby(["device", "column", "over"], sort=False))
     height = 1.3 + 0.5 * max(len(rows) for _, rows in parts)

@@ -1,10 +1,12 @@
 """`speedup`: compute the speedup of A over B at each point, and what the speedup depends on.
 
-The paper's Figures 8 to 10 show such speedups. A speedup is the ratio of the metric on A to the
-metric on B at the same point. The result has, per family, the share of points at which A is better,
-and the geometric mean and quartiles of the speedup. A regression of the logarithmic speedup on the
-hyperparameters shows where A has an advantage. With --operations, operations are compared instead
-of points, and the result includes the gain in memory bandwidth that their speedups imply.
+The paper's Figures 8 to 10 show such speedups. A and B are sets of runs, such as those of two
+devices. A point is a combination of hyperparameter values. A speedup is the ratio of the metric on
+A to the metric on B at the same point. The result has, per family, the share of points at which A
+is better, and the geometric mean and quartiles of the speedup. A regression of the logarithmic
+speedup on the hyperparameters shows where A has an advantage. With --operations, operations are
+compared instead of points, and the result includes the gain in memory bandwidth that their speedups
+imply.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ _LOG_AXIS_RANGE = 20
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupOptions(PairedOptions):
-    """Options of `speedup`: the sides, the axes of the figure, and the terms of the regression."""
+    """Options of the command `speedup`: sides, axes of the figure, and terms of the regression."""
 
     a: tuple[str, ...] = side_option("A")
     b: tuple[str, ...] = side_option("B")
@@ -83,7 +85,7 @@ class SpeedupFit(NamedTuple):
         regression: The regression of log2(speedup).
         logarithms: Hyperparameters whose log2 is the term. Their slope is in doublings of the
             speedup per doubling of the hyperparameter.
-        bases: Categorical column -> the value that its other values are compared with.
+        bases: Column with text values -> the value with which its other values are compared.
     """
 
     family: str
@@ -93,7 +95,7 @@ class SpeedupFit(NamedTuple):
 
     @property
     def weights(self) -> pd.DataFrame:
-        """The weights of the regression, the largest first.
+        """The weights of the regression, a row per term, the largest absolute weight first.
 
         `doubling` is the factor by which doubling a hyperparameter multiplies the speedup.
         """
@@ -102,10 +104,10 @@ class SpeedupFit(NamedTuple):
 
 
 class Speedup(NamedTuple):
-    """The speedup of A over B.
+    """Speedups of side A over side B at the points that both sides measured.
 
     Attributes:
-        pairs: The pairs, as `pairing.pair` returns them.
+        pairs: A row per point, as `pairing.pair` returns them.
         families: A row per family, as `summarize` returns it.
         fits: The regressions of families with enough data.
         omitted: The reasons why other families have no regression.
@@ -129,11 +131,19 @@ class Speedup(NamedTuple):
     title="What the speedup depends on",
 )
 def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
-    """Compare A with B point by point, or operation by operation.
+    """Compare side A with side B point by point, or operation by operation.
+
+    A point is a combination of hyperparameter values.
+
+    Args:
+        frame: Runs of both sides, one per row.
+        options: The conditions that select each side's runs, the metric, the terms of the
+            regression, and the axes of the figure.
 
     Raises:
         ConfigError: If a side has no runs, or the runs lack a column.
-        SchemaError: If the runs of a side are heterogeneous.
+        SchemaError: If the runs of a side differ in their environment or timing protocol, and the
+            option `pool` is not set.
     """
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), pool=options.pool)
     if options.operations:
@@ -157,13 +167,20 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
 
 
 def speedup_dependence(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
-    """Return only the regressions, for a report that compares the points in another section.
+    """Return only the regressions of the speedup, for a report that compares points elsewhere.
 
-    The table has a row per family and term. If no family has a regression, it has a row per point.
+    Args:
+        frame: Runs of both sides, one per row.
+        options: The options of the command `speedup`.
+
+    Returns:
+        The result. Its table has a row per family and term. If no family has a regression, it has a
+        row per point.
 
     Raises:
         ConfigError: If a side has no runs, or the runs lack a column.
-        SchemaError: If the runs of a side are heterogeneous.
+        SchemaError: If the runs of a side differ in their environment or timing protocol, and the
+            option `pool` is not set.
     """
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), pool=options.pool)
     result = _pair_sides(sides, options)
@@ -240,7 +257,7 @@ def _describe_family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> 
 
 
 def _describe_fit(fit: SpeedupFit) -> str:
-    """Describe a regression: the terms with a significant weight, and the other terms."""
+    """State the terms of a regression with a significant weight, and the other terms."""
     weights = fit.weights
     is_shown = adjust_p_values(weights["p"].to_numpy()) <= 1 - LEVEL
     parts = []
@@ -277,13 +294,14 @@ def pair_points(
     correlation of points that share a model or batch size.
 
     Args:
-        a: Runs of A.
-        b: Runs of B.
+        a: Runs of A, one per row.
+        b: Runs of B, one per row.
         metric: The metric to compare.
         on: Columns that identify a point; None for the default of `pair`.
         carry: Numeric columns to keep, as medians over the runs of a point.
         terms: Hyperparameters of the regression; None for all.
-        unit: Unit of the sample: "crossed" levels, "model" or "point".
+        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point".
 
     Raises:
         ConfigError: If `pair` rejects the sides, or no pair has a term.
@@ -302,10 +320,17 @@ def pair_points(
 
 
 def summarize(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """Return a row per family, and a last row for "all" if there are several families.
+    """Summarize speedups by family.
 
-    The columns are those of `Contrast.row` and `judge`. `by_itself` is the verdict of a row without
-    a correction for the number of rows.
+    Args:
+        pairs: A row per point that both sides measured, as `pairing.pair` returns them.
+        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point".
+
+    Returns:
+        A row per family, and a last row for "all" unless there is exactly one family. The columns
+        are those of `Contrast.row` and `judge`. `by_itself` is the verdict of a row without a
+        correction for the number of rows.
     """
     names = families(pairs)
     if len(names) != 1:
@@ -316,7 +341,14 @@ def summarize(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
 
 
 def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Unit) -> SpeedupFit:
-    """Regress the speedup of one family on its hyperparameters."""
+    """Regress the logarithmic speedup of one family on its hyperparameters.
+
+    Args:
+        family: Name of the family.
+        rows: Pairs of points of the family.
+        terms: Hyperparameters of the regression; None for all that vary.
+        unit: What counts as one observation in intervals.
+    """
     if terms is None:
         columns = hyperparameters(rows)
     else:
@@ -337,9 +369,13 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
     The column --color, by default the batch size, sets the colors of marks. Above the line at 1, A
     is faster. Bars are 95% intervals.
 
+    Args:
+        result: The pairs and regressions.
+        sides: The two sides, with their names.
+        options: The options of the command.
+
     Raises:
-        ConfigError: If there are more families than a figure has rows, or --x is not a column of
-            numbers.
+        ConfigError: If there are more than six families, or --x is not a column of numbers.
     """
     pairs = result.pairs
     names = families(pairs)
@@ -397,7 +433,7 @@ def _draw_ratios(
 
     Args:
         axes: The panel.
-        rows: The pairs.
+        rows: The pairs of points of the family.
         x: Column of the x axis.
         parts: Subsets of the rows, each with the style of its marks.
     """
