@@ -70,7 +70,7 @@ SCORE_PRIOR = VariancePrior(
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToAccuracyOptions(Options):
-    """Options of `time-to-accuracy`: prices of the platforms."""
+    """Options of the command `time-to-accuracy`: hourly prices of the platforms."""
 
     price: tuple[str, ...] = price_option("adds the cost to the target")
 
@@ -81,20 +81,27 @@ class TimeToAccuracyOptions(Options):
     example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
 )
 def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Result:
-    """Score every setting of the runs that train to an accuracy.
+    """Score every setting of the runs that train to a target accuracy.
 
-    Runs of one setting differ only in seed and replicate. The table has a row per setting and
-    platform:
+    The score is the mean time to the target without the fastest and the slowest run, as in MLPerf
+    Training. Runs of one setting differ only in seed and replicate.
 
-    - `family`, `platform`, `choice`, `batch_size`: the setting.
-    - `runs`, `reached`: the number of runs, and the number of runs that reached the target.
-    - `seconds`, `epochs`: the score, with its 95% interval (`_low`, `_high`).
-    - `is_upper_bound`: whether all runs that reached the target did so in their first epoch. If so,
-      the intervals begin at 0.
-    - `examples_per_second`, `best_accuracy`: medians.
-    - `below`: the number of runs that fell below the target after reaching it.
-    - `joules`, `cost`, `currency`: energy and cost to the target, if known.
-    - `speedup`: relative to the smallest batch size that has a score; missing for upper bounds.
+    Args:
+        frame: Runs, one per row.
+        options: Hourly prices of the platforms, for the cost to the target.
+
+    Returns:
+        The result. Its table has a row per setting and platform:
+
+        - `family`, `platform`, `choice`, `batch_size`: the setting.
+        - `runs`, `reached`: the number of runs, and the number of runs that reached the target.
+        - `seconds`, `epochs`: the score, with its 95% interval (`_low`, `_high`).
+        - `is_upper_bound`: whether all runs that reached the target did so in their first epoch. If
+          so, the intervals begin at 0.
+        - `examples_per_second`, `best_accuracy`: medians.
+        - `below`: the number of runs that fell below the target after reaching it.
+        - `joules`, `cost`, `currency`: energy and cost to the target, if known.
+        - `speedup`: relative to the smallest batch size that has a score; missing for upper bounds.
 
     Raises:
         InsufficientData: If no run trains to an accuracy.
@@ -145,7 +152,11 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
 
 
 def _answer(scores: pd.DataFrame) -> AnalysisAnswer:
-    """State the setting with the shortest time to its target."""
+    """State the setting with the shortest time to its target accuracy.
+
+    Args:
+        scores: The scores that `_scores` returns.
+    """
     runs = int(scores["runs"].sum())
     reached = scores[np.isfinite(scores["seconds"])]
     if reached.empty:
@@ -167,10 +178,13 @@ def _answer(scores: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _scores(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per setting and platform.
+    """Return the score of each setting on each platform, one per row.
 
     In addition to the columns of `time_to_accuracy`, `_platform` is a tuple that identifies the
     platform, and `_logs` contains the log seconds of all runs that reached the target.
+
+    Args:
+        runs: Runs that train to a target accuracy.
     """
     settings = [
         name
@@ -215,9 +229,12 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _speedups(scores: pd.DataFrame) -> pd.Series:
-    """Return the speedup of each row relative to the smallest batch size with a score.
+    """Return the speedup of each setting relative to the smallest batch size with a score.
 
     Batch sizes are compared within a family, platform and choice. Upper bounds have no speedup.
+
+    Args:
+        scores: The scores, one row per setting and platform.
     """
     known = np.isfinite(scores["seconds"]) & scores["batch_size"].notna()
     exact = scores[known & ~scores["is_upper_bound"]].sort_values("batch_size")
@@ -227,7 +244,12 @@ def _speedups(scores: pd.DataFrame) -> pd.Series:
 
 
 def _describe(series: Sequence[Hashable], rows: pd.DataFrame) -> Paragraph:
-    """Describe the scores of one family on one platform."""
+    """Return a paragraph with the scores of one family on one platform.
+
+    Args:
+        series: The family and the platform.
+        rows: Rows of the table of `time_to_accuracy`.
+    """
     name = " on ".join(map(str, series))
     runs = counted(int(rows["runs"].sum()), "run")
     settings = counted(len(rows), "setting")
@@ -254,9 +276,12 @@ def _format_setting(row: pd.Series) -> str:
 
 
 def _format_score(row: pd.Series) -> str:
-    """Format the seconds with their interval, the epochs and the cost of a setting.
+    """Return the seconds with their interval, the epochs and the cost of a setting, as text.
 
     For a setting without a score, the text states the number of runs that reached the target.
+
+    Args:
+        row: Row of the setting in the table of `time_to_accuracy`.
     """
     reached = f"{row['reached']} of {counted(row['runs'], 'run')} reached the target"
     if not np.isfinite(row["seconds"]):
@@ -363,7 +388,7 @@ def _trimmed_error(count: int, unfinished: int, cut: float) -> float:
 
 
 def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
-    """Drop interrupted runs that a later run continued.
+    """Return the runs without interrupted runs that a later run continued.
 
     The later run started from the checkpoint of the interrupted one, so it represents the whole
     training.
@@ -400,7 +425,11 @@ def _distinguishing_columns(rows: pd.DataFrame, names: Sequence[str]) -> list[st
 
 
 def _score(group: pd.DataFrame) -> dict[str, Any]:
-    """Score the runs of one setting on one platform."""
+    """Return the score of one setting on one platform as a row of the table of `time_to_accuracy`.
+
+    Args:
+        group: The runs of the setting on the platform.
+    """
     seconds = group["seconds_to_target"].fillna(math.inf)
     epochs = group["epochs_to_target"].fillna(math.inf)
     reached = group[np.isfinite(seconds)]
@@ -447,14 +476,22 @@ def _score(group: pd.DataFrame) -> dict[str, Any]:
 
 
 def _from_zero(score: Estimate, high: float) -> Estimate:
-    """Return a score with the interval from 0 to `high`; without an interval it is unchanged."""
+    """Return a score with the interval from 0 to `high`, or unchanged if it has no interval."""
     if not math.isfinite(score.high):
         return score
     return Estimate(score.value, 0.0, high)
 
 
 def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[AnalysisAnswer]:
-    """Return an answer for each pair of platforms, over the settings that both platforms have."""
+    """Compare each pair of platforms over the settings that both platforms have.
+
+    Args:
+        scores: The scores that `_scores` returns.
+        runs: Runs that train to a target accuracy.
+
+    Returns:
+        An answer for each pair of platforms with common settings.
+    """
     sides = dict(iter(scores[np.isfinite(scores["seconds"])].groupby("_platform")))
     columns = [name for name in PLATFORM if name in runs]
     platforms = runs[columns].map(str).apply(tuple, axis=1)
@@ -556,7 +593,11 @@ def _verdict_sentence(
 
 
 def _draw(scores: pd.DataFrame) -> drawing.Figure:
-    """Draw the score and the epochs to the target over the batch size, with 95% intervals."""
+    """Draw the score and the epochs to the target over the batch size, with 95% intervals.
+
+    Args:
+        scores: The scores, one row per setting and platform.
+    """
     figure, panels = drawing.panels(2, 5.5, 4.4, across=2)
     series = {
         ", ".join(str(part) for part in key if part): rows

@@ -7,10 +7,10 @@ model.
 
 An upgrade multiplies the arithmetic rate by --peak, the memory bandwidth by --bandwidth, and the
 overhead by --overhead. Alternatively, --from and --to name two devices, and the ratios of their
-ceilings are the factors. With two upgrades (--to twice), their speedups are compared per point.
-Intervals cover the uncertainty of the fit, the residual of every measured time, and the differences
-between specified and measured gains in pairs of real devices. Time spent waiting for input or for
-other devices does not change.
+ceilings (peak arithmetic rate and memory bandwidth) are the factors. With two upgrades (--to
+twice), their speedups are compared per point. Intervals cover the uncertainty of the fit, the
+residual of every measured time, and the differences between specified and measured gains in pairs
+of real devices. Time spent waiting for input or for other devices does not change.
 
 The model does not include overlap between operations, caches, or clocks that depend on the load.
 """
@@ -75,7 +75,7 @@ _MAX_DESCRIBED_GROUPS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class WhatifOptions(Options):
-    """Options of `whatif`: the upgraded hardware, as factors or as another device."""
+    """Options of the command `whatif`: the upgraded hardware, as factors or as another device."""
 
     peak: float = option(1.0, "factor on the arithmetic rate", metavar="X", above=0)
     bandwidth: float = option(1.0, "factor on the memory bandwidth", metavar="X", above=0)
@@ -160,7 +160,7 @@ class _Change(NamedTuple):
 
     @property
     def ratios(self) -> np.ndarray:
-        """Logarithms (3,) of the improvements of arithmetic rate, bandwidth and overhead.
+        """Natural logarithms (3,) of the improvements of arithmetic rate, bandwidth and overhead.
 
         The improvement of the overhead is 1 / `overhead`, so more is better for all three.
         """
@@ -250,27 +250,35 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_list_sections,
 )
 def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
-    """Predict the speedup of measured points under an upgrade.
+    """Predict the speedup of measured points under an upgrade of the hardware.
+
+    A point is a combination of hyperparameter values.
+
+    Args:
+        frame: Runs, one per row.
+        options: The factors on arithmetic rate, bandwidth, overhead and memory, or the devices
+            before and after the upgrade.
 
     Returns:
-        A table with a row per point, the largest speedup first: point, family, device, speedup with
-        its 95% interval (`speedup_low`, `speedup_high`), the main `limit` before the upgrade and
-        `limit_after` it, step_time_ms, parameters, the share of each limit in the step time
-        (compute, memory, overhead, input, communication, other) before the upgrade and after it
-        (`..._after`), and run_id.
+        The result. Its table has a row per point, the largest speedup first: point, family, device,
+        speedup with its 95% interval (`speedup_low`, `speedup_high`), the main `limit` before the
+        upgrade and `limit_after` it, step_time_ms, parameters, the share of each limit in the step
+        time (compute, memory, overhead, input, communication, other) before the upgrade and after
+        it (`..._after`), and run_id.
 
         With --to, points that were also measured on the device after the upgrade have
-        `measured_speedup`, and `inside` (whether the interval contains it). With --memory, rows
-        for the points that ran out of memory follow. Their column `fits` is yes, no, open
-        (undecided), or unknown. With two upgrades, a row has the `ratio` of the first speedup to
-        the second with its 95% interval, the `better` upgrade, the `probability` that the first
-        upgrade is better, and both speedups.
+        `measured_speedup`, and `inside` (whether the interval contains it). With --memory, rows for
+        the points that ran out of memory follow. Their column `fits` is yes, no, open (undecided),
+        or unknown. With two upgrades, a row has the `ratio` of the first speedup to the second with
+        its 95% interval, the `better` upgrade, the `probability` that the first upgrade is better,
+        and both speedups.
 
     Raises:
         ConfigError: If the options state no upgrade, more than two upgrades, or contradict each
             other, or if a device is unknown.
         InsufficientData: If no point has a time and known work.
-        HeterogeneousError: If runs of a device are heterogeneous.
+        HeterogeneousError: If the runs of a device differ in their environment or timing protocol,
+            and the option `pool` is not set.
     """
     require_runs(frame)
     scenarios = _scenarios(options)
@@ -663,7 +671,11 @@ def _common_peaks(old: Any, new: Any, precision: str) -> tuple[float, float]:
 
 
 def _table(prediction: _Prediction) -> pd.DataFrame:
-    """Return a row per point with the predicted speedup, the largest speedup first."""
+    """Return a row per point with the predicted speedup, the largest speedup first.
+
+    Args:
+        prediction: The predicted speedups.
+    """
     points = prediction.points
     middle, low, high = interval(prediction.log_speedups)
     table = pd.DataFrame(
@@ -780,6 +792,9 @@ def _by_family(prediction: _Prediction) -> pd.DataFrame:
 
     A row also has the mean share of each limit in the times of the points, before and after the
     upgrade, and the limit that dominates most points.
+
+    Args:
+        prediction: The predicted speedups.
     """
     points = prediction.points
     rows = []
@@ -867,7 +882,11 @@ def _sentences(
 
 
 def _describe_sources(prediction: _Prediction) -> Iterator[str]:
-    """Yield sentences on omitted points, the source of the operations, and gaps of the model."""
+    """Yield sentences on omitted points, the source of the operations, and gaps of the model.
+
+    Args:
+        prediction: The predicted speedups, with the measured times.
+    """
     for name, count in prediction.unexplained.items():
         yield (
             f"{counted(count, 'point')} of {name} omitted: without a profile, neither arithmetic "
@@ -886,7 +905,12 @@ def _describe_sources(prediction: _Prediction) -> Iterator[str]:
 
 
 def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[str]:
-    """Yield the ratios between the devices after and before the upgrade, and their source."""
+    """Yield the ratios between the devices after and before the upgrade, and their source.
+
+    Args:
+        prediction: The prediction, with the ratios for each device and precision.
+        scenario: The upgrade, which names a device.
+    """
     for (device, precision), change in prediction.changes.items():
         yield (
             f"{scenario.device} compared with {device} in {precision}, by {change.source}: "
