@@ -354,7 +354,13 @@ def box_statistics(
 
 
 def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[str, object]:
-    """Return the columns of `box_statistics` for one group, except `by` and `label`."""
+    """Return the columns of `box_statistics` for one group, except `by` and `label`.
+
+    Args:
+        group: The points of the group, one per row.
+        metric: Column of the values.
+        unit: What counts as one observation in the interval of the median.
+    """
     numbers = group[metric].to_numpy(dtype="float64", na_value=np.nan)
     group = group.assign(value=numbers)
     known = group[np.isfinite(group["value"])]

@@ -184,14 +184,23 @@ def _sentences(
 
 
 def _group_name(row: Mapping[Any, Any]) -> str:
-    """Return the family with the settings of the group, such as "fc, eager"."""
+    """Return the family with the settings of a group, such as "fc, eager".
+
+    Args:
+        row: Row of the group in the table of `measure_shares`.
+    """
     if not row["settings"]:
         return str(row["family"])
     return f"{row['family']}, {row['settings']}"
 
 
 def _sample_size(row: Mapping[Any, Any], noun: str) -> str:
-    """Return the size of a group, such as "12 profiled points of 2 models"."""
+    """Return the size of a group as text, such as "12 profiled points of 2 models".
+
+    Args:
+        row: Row of the group in the table of `measure_shares`.
+        noun: Noun for a point in the text, in the singular.
+    """
     points = counted(int(row["points"]), noun)
     if row["models"] == row["points"]:
         return points
@@ -206,6 +215,9 @@ def _format_interval(row: Mapping[Any, Any]) -> str:
     """Return the 95% interval as text or, if it is unknown, the quartiles of the points.
 
     For a single point without an interval, the text is empty.
+
+    Args:
+        row: Row of `measure_shares` for one kind of operation.
     """
     if _has_interval(row):
         return f"95% interval {_format_range(row, 'low', 'high')}"
@@ -389,6 +401,9 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
 
 def _bars(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Return the ends of the error bars of a group, and a text that explains the bars.
+
+    Args:
+        rows: Rows of the group at one level of `measure_shares`.
 
     Returns:
         The text, such as "95% interval", and the ends in the columns `low` and `high`.

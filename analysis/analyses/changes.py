@@ -67,6 +67,9 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
     same command, metric and base. The machine may differ within a series: each gate runs both
     commits on one machine, so ratios from different machines are comparable.
 
+    Args:
+        options: The options of the command: the file, and the name of the metric's column.
+
     Raises:
         DataError: If a line is not from `paradnn gate --history`.
         InsufficientData: If the file has no line.
@@ -199,7 +202,11 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
 
 
 def _default_label_column(frame: pd.DataFrame) -> str:
-    """Return the first default column that has a value: the commit, else the start time."""
+    """Return the first default column that has a value: the commit, else the start time.
+
+    Args:
+        frame: Runs, one per row.
+    """
     return next(name for name in _LABEL_COLUMNS if name in frame and frame[name].notna().any())
 
 

@@ -148,6 +148,9 @@ def _piece_row(each: _Channel, piece: Piece) -> dict[str, object]:
 def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
     """Find the channels in a frame of runs, and fit each channel that has enough message sizes.
 
+    Args:
+        frame: Runs, one per row.
+
     Raises:
         InsufficientData: If no run measured messages.
     """
@@ -247,7 +250,10 @@ def _answer(channels: Sequence[_Channel]) -> AnalysisAnswer:
 
 
 def _sentences(channels: Sequence[_Channel]) -> Iterator[Paragraph]:
-    """State the start-up and bandwidth of each channel, the error of its fit, and its breaks."""
+    """Yield a paragraph per channel with start-up time, bandwidth, error of the fit, and breaks.
+
+    A break is a message size at which the fit changes to a different line.
+    """
     for each in channels:
         if each.fit is not None:
             yield _channel_paragraph(each, each.fit)
@@ -293,7 +299,7 @@ def _format_bandwidth(estimate: Estimate) -> str:
 
 
 def _format_bytes(count: float) -> str:
-    """Format a size, such as "64 KiB"."""
+    """Return a number of bytes as text, such as "64 KiB"."""
     for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= size and count % size == 0:
             return f"{count / size:g} {name}"
@@ -304,6 +310,9 @@ def _draw(channels: Sequence[_Channel]) -> drawing.Figure:
     """Draw the time of messages on the left, and their bandwidth (size / time) on the right.
 
     Marks are runs, lines are fits, and dotted lines separate the pieces of a fit.
+
+    Args:
+        channels: The channels with their runs and fits.
     """
     figure, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
     names = [each.full_name for each in channels]

@@ -1,10 +1,10 @@
 """`claims`: check the paper's observations, or the claims of a YAML file, against runs.
 
-The paper has fourteen observations. A claim consists of checks, each of which compares an estimate
-with a claimed range. A check is supported if the 95% interval of its estimate lies within the
-claimed range. It is refuted if the interval lies outside the range, and undecided if the interval
-includes an end of the range. A claim is refuted if any of its checks is refuted. It is supported if
-all of its checks with data are supported; checks without data are named.
+The paper has fourteen observations. A claim consists of checks. A check compares an estimate with a
+claimed range. A check is supported if the 95% interval of its estimate lies within the claimed
+range. It is refuted if the interval lies outside the range, and undecided if the interval includes
+an end of the range. A claim is refuted if any of its checks is refuted. It is supported if all of
+its checks with data are supported; checks without data are named.
 
 analysis/claims/kinds.py defines the kinds of checks. analysis/claims/observations.yaml is an
 example of a file.
@@ -97,7 +97,11 @@ def answered(
 
 
 def _overview(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
-    """Return a row of text per claim: the claim, its answer, and its number of checks with data."""
+    """Return a row of text per claim: the claim, its answer, and its number of checks with data.
+
+    Args:
+        verdicts: The claims with their answers and the findings of their checks.
+    """
     return pd.DataFrame(
         {
             "claim": [
@@ -138,7 +142,7 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     """
     from analysis.store.load import load_types
 
-    claims = _only(
+    claims = _select_claims(
         load_claims(Path(options.file)) if options.file else observations(), options.only
     )
     data = Data(frame, lambda runs: load_types(runs, options.store), options.pool)
@@ -146,8 +150,14 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     return answered(verdicts, tuple(sorted(data.used)), joined(sorted(data.pooled)))
 
 
-def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequence[StatedClaim]:
-    """Select the claims with the given ids; None selects all.
+def _select_claims(
+    claims: Sequence[StatedClaim], ids: tuple[str, ...] | None
+) -> Sequence[StatedClaim]:
+    """Return the claims with the given ids.
+
+    Args:
+        claims: Claims to choose from.
+        ids: Ids of claims; None to return all claims.
 
     Raises:
         ConfigError: If no claim has one of the ids.
@@ -225,9 +235,12 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
 
 
 def _scale(finding: CheckFinding) -> str:
-    """Return the name of the scale on which a finding is drawn, such as "share" or "ratio".
+    """Return the name of the scale on which an estimate is drawn, such as "share" or "ratio".
 
-    Findings of one scale share a panel.
+    Estimates with the same scale share a panel.
+
+    Args:
+        finding: The result of a check.
     """
     if finding.check.kind in ("trend", "ranking"):
         return _SCALES[0]

@@ -131,6 +131,9 @@ def _local_runs(frame: pd.DataFrame) -> pd.DataFrame:
 
     Published runs are excluded.
 
+    Args:
+        frame: Runs, one per row.
+
     Raises:
         InsufficientData: If there are no such runs.
     """
@@ -149,7 +152,11 @@ def _local_runs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_eager_duplicates(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points without eager points whose model was also measured compiled."""
+    """Return the points without eager points whose model was also measured compiled.
+
+    Args:
+        points: Measured points, one per row.
+    """
     if _COMPILE not in points:
         return points
     keys = [
@@ -165,7 +172,11 @@ def _without_eager_duplicates(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sample_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return at most `_MAX_POINTS` points, chosen round-robin from the families."""
+    """Return at most 40 points, chosen round-robin from the families.
+
+    Args:
+        points: Measured points, one per row.
+    """
     position = points.groupby("family").cumcount()
     order = position.sort_values(kind="stable").index
     return points.loc[order[:_MAX_POINTS]]
@@ -380,7 +391,11 @@ def _format_ratios(rows: pd.DataFrame) -> str:
 
 
 def _format_precisions(rows: pd.DataFrame) -> str:
-    """Return the precisions of a group, such as "float32 here, float16 there"."""
+    """Return the precisions of a group, such as "float32 here, float16 there".
+
+    Args:
+        rows: Rows of the group in the table of `compare_published`.
+    """
     here = ", ".join(dict.fromkeys(rows["here_precision"]))
     there = ", ".join(dict.fromkeys(rows["precision"]))
     if here == there:

@@ -164,6 +164,9 @@ def _measured_models(frame: pd.DataFrame) -> pd.DataFrame:
 
     Kernels and communication are excluded.
 
+    Args:
+        frame: Runs, one per row.
+
     Raises:
         InsufficientData: If there are no such runs.
     """
@@ -374,7 +377,7 @@ def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) ->
 
 
 def _format_duration(seconds: float) -> str:
-    """Format a time given in seconds: from two hours on in hours, from two days on in days."""
+    """Return a time as text: from two days on in days, from two hours on in hours."""
     for unit, size in (("d", _SECONDS_PER_DAY), ("h", 3600.0)):
         if seconds >= 2 * size:
             return format_number(seconds / size, unit, digits=3)

@@ -62,7 +62,7 @@ class FigureOfMeritOptions(Options):
 
 
 def _without_runs(options: FigureOfMeritOptions) -> pd.DataFrame | None:
-    """Return an empty frame if --work replaces runs; return None to read runs from the store."""
+    """Return an empty frame if --work replaces the runs; None if runs are needed."""
     return pd.DataFrame() if options.work else None
 
 

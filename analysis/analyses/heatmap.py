@@ -97,7 +97,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
 
 
 def _answer(maps: HeatMaps) -> AnalysisAnswer:
-    """State the highest and the lowest value over all maps, with their cells."""
+    """State the highest and the lowest value over all heat maps, with their cells."""
     points = int(maps.cells["points"].sum())
     measured = maps.cells[maps.cells["value"].notna()]
     name = label(maps.metric)
@@ -160,6 +160,10 @@ def _format_extent(cells: pd.DataFrame, maps: HeatMaps) -> str:
     """Return the lowest and the highest value of a map with their cells, as text.
 
     The text is empty if no cell has a value.
+
+    Args:
+        cells: Cells of one map, from `maps.cells`.
+        maps: All maps.
     """
     measured = cells[cells["value"].notna()].sort_values("value", kind="stable")
     if measured.empty:

@@ -186,7 +186,11 @@ def _sentences(
 
 
 def _details(summary: InputBoundSummary) -> Iterator[str]:
-    """State the sizes of the models that wait, their possible gain, and the cores they need."""
+    """Yield sentences on input-bound models: their sizes, possible gain, and required cores.
+
+    Args:
+        summary: The waits for input of one family on one device.
+    """
     bound = summary.points[summary.points["input_bound"]]
     if len(bound):
         ends = (format_number(bound["size"].min()), format_number(bound["size"].max()))
@@ -286,6 +290,10 @@ def _point_table(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
     The number of cores is the rate of the step with free input, in examples/s, times the processor
     time of the pipeline per example. The low end of its interval is the product of both low ends,
     and the high end the product of both high ends, so the interval is conservative.
+
+    Args:
+        rows: Measured points, one per row, with the metrics of their runs.
+        options: The options of the command.
     """
 
     def numbers(name: str) -> pd.Series:

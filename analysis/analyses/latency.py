@@ -262,7 +262,14 @@ def _make_curve(task: str, name: str, runs: pd.DataFrame, metric: str, pooled: s
 
 
 def _searched_peaks(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `Curve.peaks`: the highest rate within each latency limit that runs searched for."""
+    """Return the highest rate within each latency limit that runs searched for.
+
+    Args:
+        runs: Runs of one policy.
+
+    Returns:
+        The table `Curve.peaks`: a row per limit, with the geometric mean over searches.
+    """
     peak = "peak_queries_per_second"
     searched = runs.reindex(columns=[*_LIMIT, peak]).astype("float64").dropna()
     searched = searched.assign(log_rate=np.log(searched[peak]))

@@ -454,6 +454,13 @@ def _phase_styles() -> dict[str, _Style]:
 
 
 def _write_share(axes: drawing.Axes, x: float, y: float, share: float) -> None:
-    """Write a share into a bar, on a pale background so that the hatch does not hide it."""
+    """Write a share into a bar, on a pale background so that the hatch does not hide it.
+
+    Args:
+        axes: The panel.
+        x: Horizontal center of the text.
+        y: Vertical center of the text.
+        share: The share, from 0 to 1.
+    """
     box: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
     axes.text(x, y, f"{share:.0%}", ha="center", va="center", fontsize="small", bbox=box)

@@ -43,6 +43,9 @@ class ParametersOptions(Options):
 def _read_space(options: ParametersOptions) -> pd.DataFrame | None:
     """Return the models that the option --space describes; None if the option is absent.
 
+    Args:
+        options: The options of the command.
+
     Returns:
         A row per distinct model, with its number of trainable parameters in the column
         `parameters`.
@@ -176,6 +179,9 @@ def _ranges(models: pd.DataFrame) -> pd.DataFrame:
     """Return a row per family: the number of models, and a summary of their parameter counts.
 
     The summary is minimum, quartiles, maximum, and `span`, the maximum divided by the minimum.
+
+    Args:
+        models: A row per model, with the columns `family` and `parameters`.
     """
     names = {
         "count": "models",
@@ -192,7 +198,11 @@ def _ranges(models: pd.DataFrame) -> pd.DataFrame:
 
 
 def _answer(ranges: pd.DataFrame) -> AnalysisAnswer:
-    """State the number of models, and the smallest and the largest model."""
+    """State the number of models, and the smallest and the largest model.
+
+    Args:
+        ranges: The table that `_ranges` returns.
+    """
     models = int(ranges["models"].sum())
     if not models:
         return AnalysisAnswer(sentence="No run reports trainable parameters.", points=0)

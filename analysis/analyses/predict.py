@@ -575,7 +575,11 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _answer(completed: PredictedGrid) -> AnalysisAnswer:
-    """State the numbers of predicted and measured points, and the accuracy of the predictions."""
+    """State the numbers of predicted and measured points, and the accuracy of the predictions.
+
+    Args:
+        completed: Measured and predicted points, with leave-one-out errors.
+    """
     spaces = completed.spaces
     measured = sum(space.measured for space in spaces)
     others = sum(len(space.others) for space in spaces)
@@ -608,7 +612,11 @@ def _answer(completed: PredictedGrid) -> AnalysisAnswer:
 
 
 def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
-    """Yield the measured share of each grid, and the accuracy of its predictions."""
+    """Yield the measured share of each grid, and the accuracy of its predictions.
+
+    Args:
+        completed: Measured and predicted points, with leave-one-out errors.
+    """
     for space in completed.spaces:
         trust = completed.trust[space.name]
         points = [
@@ -631,11 +639,14 @@ def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
 
 
 def _every_point(completed: PredictedGrid) -> pd.DataFrame:
-    """Return a row for each point of the spaces.
+    """Return a row for each point of the grids, measured or predicted.
 
-    Columns: family, device, the keys in which points differ, `status`, the metric, and `low` and
-    `high` of the 95% interval of a prediction. The status is measured, predicted, or the outcome
-    of a point that failed or is expected to fail.
+    Columns: family, device, the columns in which points differ, `status`, the metric, and `low` and
+    `high` of the 95% interval of a prediction. The status is measured, predicted, or the outcome of
+    a point that failed or is expected to fail.
+
+    Args:
+        completed: Measured and predicted points.
     """
     rows = aggregate_replicates(completed.frame)
     keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
@@ -655,6 +666,10 @@ def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
 
     The default x axis is the batch size, if it varies. Other defaults are the hyperparameters with
     the most values.
+
+    Args:
+        completed: Measured and predicted points.
+        options: The options of the command.
     """
     counts = completed.frame[
         list(dict.fromkeys(name for space in completed.spaces for name in space.keys))

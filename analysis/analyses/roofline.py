@@ -361,7 +361,11 @@ def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[
 
 
 def _format_point(point: pd.Series) -> str:
-    """Return the sizes of a point as text or, if it has none, the id of its run."""
+    """Return the sizes of a point as text or, if it has none, the id of its run.
+
+    Args:
+        point: Row of the points of `PlacedModels`.
+    """
     sizes = [
         f"{label(name)} {point[name]}"
         for name in point.index
@@ -371,7 +375,11 @@ def _format_point(point: pd.Series) -> str:
 
 
 def _unexplained_remarks(points: pd.DataFrame) -> Iterator[str]:
-    """Yield remarks on points far below or above the roof, which the ceilings do not explain."""
+    """Yield remarks on points far below or above the roof, which the ceilings do not explain.
+
+    Args:
+        points: The points of one group, from `PlacedModels`.
+    """
     below = points[points["share"] < _UNEXPLAINED_SHARE]
     above = points[points["share"] > 1]
     if len(below):
@@ -393,7 +401,11 @@ def _unexplained_remarks(points: pd.DataFrame) -> Iterator[str]:
 
 
 def _traffic_sentences(points: pd.DataFrame) -> Iterator[str]:
-    """State how the memory traffic of the points was determined."""
+    """Yield sentences on how the memory traffic of the points was determined.
+
+    Args:
+        points: The points of `PlacedModels`.
+    """
     traced = int((points["traffic"] == "trace").sum())
     if traced < len(points):
         yield (

@@ -301,7 +301,13 @@ def _explain_superlinear(family: FamilyScaling, by: str) -> Iterator[str]:
 
 
 def _exchange_sentences(pairs: pd.DataFrame) -> Iterator[Paragraph]:
-    """Compare the exposed communication on the most devices with the time of an all-reduce."""
+    """Yield sentences that compare communication with an all-reduce of the same size.
+
+    The communication is the part that computation does not hide, on the largest number of devices.
+
+    Args:
+        pairs: The pairs, with the communication metrics if runs have them.
+    """
     if "communication_share" not in pairs:
         return
     for name in families(pairs):

@@ -1011,7 +1011,11 @@ def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figur
 
 
 def _all_weights(fit: Fit) -> pd.DataFrame:
-    """Return the weights of single terms, followed by the weights of interactions if fitted."""
+    """Return the weights of single terms, followed by the weights of interactions if fitted.
+
+    Args:
+        fit: The regression of one family on one device.
+    """
     if fit.interactions is None:
         return fit.weights
     return pd.concat([fit.weights, fit.interactions.weights])

@@ -257,7 +257,11 @@ def _describe_family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> 
 
 
 def _describe_fit(fit: SpeedupFit) -> str:
-    """State the terms of a regression with a significant weight, and the other terms."""
+    """State the terms of a regression with a significant weight, and the other terms.
+
+    Args:
+        fit: The regression of the speedup of one family.
+    """
     weights = fit.weights
     is_shown = adjust_p_values(weights["p"].to_numpy()) <= 1 - LEVEL
     parts = []
@@ -459,7 +463,13 @@ def _draw_ratios(
 
 
 def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, *, is_last: bool) -> None:
-    """Draw the weights of one family; remove the panel if it has no regression."""
+    """Draw the weights of one family; remove the panel if it has no regression.
+
+    Args:
+        axes: The panel.
+        fit: The regression of the family; None if it has no regression.
+        is_last: Whether this is the lowest panel, which has a label on the x axis.
+    """
     if fit is None:
         axes.remove()
         return

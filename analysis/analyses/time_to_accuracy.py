@@ -476,7 +476,12 @@ def _score(group: pd.DataFrame) -> dict[str, Any]:
 
 
 def _from_zero(score: Estimate, high: float) -> Estimate:
-    """Return a score with the interval from 0 to `high`, or unchanged if it has no interval."""
+    """Return a score with the interval from 0 to `high`, or unchanged if it has no interval.
+
+    Args:
+        score: The score, whose ends are NaN without an interval.
+        high: Upper end of the new interval.
+    """
     if not math.isfinite(score.high):
         return score
     return Estimate(score.value, 0.0, high)

@@ -373,6 +373,9 @@ def _comparison_result(
 def _scenarios(options: WhatifOptions) -> list[_Scenario]:
     """Return the upgrades, one or two, that the options of the command describe.
 
+    Args:
+        options: The options of the command.
+
     Raises:
         ConfigError: If the options describe no upgrade or more than two, or contradict each other.
     """

@@ -1,10 +1,11 @@
-"""The atlas: published timings of other platforms, as predictors that come with the package.
+"""The atlas: published timings of kernels on other devices, as predictors in this package.
 
-The package holds a few hundred timings of each published table, chosen at random, with their
-source. `python -m benchmarks.published.atlas` makes the shipped files from the published tables.
-The error and the coverage of a predictor were measured on held-out timings, whose weight matrices
-are not among the kept timings. `scale` widens the intervals so that they contain 95% of one half of
-the held-out timings; the stated coverage was measured on the other half.
+A kernel is a single operation on a device, such as a matrix product. The package holds a few
+hundred timings of each published table, chosen at random, with their source. `python -m
+benchmarks.published.atlas` makes the shipped files from the published tables. The error and the
+coverage of a predictor were measured on held-out timings, whose weight matrices are not among the
+kept timings. `scale` widens the intervals so that they contain 95% of one half of the held-out
+timings; the stated coverage was measured on the other half.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TimingGroup:
-    """Timings of one kind of kernel on one device, with one version of a library.
+    """Published timings of one kind of kernel on one device, with one version of a library.
 
     Attributes:
         number: Number of the group in the shipped files.
@@ -59,7 +60,8 @@ class TimingGroup:
         kernels: Names of the kernels that ran in at least a twentieth of the rows.
         rows: Number of rows of the published table.
         kept: Number of these rows that are in the atlas.
-        held_out: Number of held-out rows on which the errors below were measured; 0 if none were.
+        held_out: Number of held-out rows on which the errors below were measured; 0 if they were
+            not measured.
         median_error: Median relative error of predictions of held-out timings.
         mean_error: Mean relative error of predictions of held-out timings.
         coverage: Share of held-out timings within their 95% intervals.
@@ -70,8 +72,9 @@ class TimingGroup:
         overhead_seconds: Fixed overhead of each operation within a step, in seconds.
         dispatch_seconds: Seconds to dispatch a step that runs as one call; 0 if unknown.
         fit: The fitted predictor; None to fit it at the first use.
-        speed_ratios: Peak arithmetic and memory bandwidth of a device that lacks timings, relative
-            to `device`, whose timings are used instead.
+        speed_ratios: Peak arithmetic rate and memory bandwidth of a device that lacks timings, each
+            divided by that of `device`. The timings of `device`, scaled by these ratios, replace
+            the missing timings. (1, 1) if the timings are used for `device` itself.
     """
 
     number: int = 0
@@ -99,7 +102,7 @@ class TimingGroup:
 
     @property
     def description(self) -> str:
-        """The source of the timings and the quality of predictions, in one line."""
+        """Source of the timings and quality of the predictions, in one line."""
         details = [f"{self.kept:,} of {self.rows:,} timings"]
         if self.held_out:
             details.append(f"{self.median_error:.1%} median error")
@@ -125,14 +128,14 @@ class TimingGroup:
         return replace(fit, peak=fit.peak * peak_ratio, bandwidth=fit.bandwidth * bandwidth_ratio)
 
     def predict(self, operations: Sequence[Operation], *, as_timed: bool = False) -> Prediction:
-        """Predict operations of this group's kind.
+        """Predict the times of operations of this group's kind.
 
         Args:
-            operations: The operations (n).
-            as_timed: Whether the predictions include the call if the timings do.
+            operations: The n operations.
+            as_timed: Whether the predictions include the call from Python if the timings do.
 
         Returns:
-            Logarithms of seconds (n,), with intervals widened by `scale`.
+            Natural logarithms of seconds (n,), with intervals widened by `scale`.
         """
         predictor = self.predictor()
         if self.includes_call and not as_timed:
@@ -147,9 +150,14 @@ class TimingGroup:
         )
 
     def extrapolation_factors(self, operations: Sequence[Operation]) -> dict[str, float]:
-        """Return the ratio of the largest value to the largest timed value, by name of the size.
+        """Return by which factor the sizes of operations exceed the largest timed sizes.
 
-        Only sizes with a ratio above `_EXTRAPOLATION_FACTOR` are in the result.
+        Args:
+            operations: Operations of this group's kind.
+
+        Returns:
+            Name of a size, such as "m" or "flops" -> largest value / largest timed value. Only
+            sizes with a ratio above 1.1 are included.
         """
         factors = {}
         for name in ("m", "n", "k", "batch", "flops", "bytes"):
@@ -162,18 +170,22 @@ class TimingGroup:
 
 @dataclass(frozen=True)
 class Atlas:
-    """A collection of timing groups."""
+    """Collection of published timings, in groups of one kind of kernel on one device each.
+
+    Attributes:
+        groups: The groups of timings.
+    """
 
     groups: tuple[TimingGroup, ...]
 
     @functools.cached_property
     def devices(self) -> dict[str, set[str]]:
-        """The names of the devices in alphabetical order, each with the set of words in it."""
+        """Name of each device, in alphabetical order -> the set of lowercase words in the name."""
         names = sorted({group.device for group in self.groups})
         return {name: _words(name) for name in names}
 
     def device_name(self, name: str, option: str = "--device") -> str:
-        """Return the atlas's name of a device, given the name that a user or a driver uses.
+        """Return the atlas's name of a device, given a name by a user or a driver.
 
         Args:
             name: A name such as "NVIDIA H200" or "tpu v2".
@@ -194,11 +206,14 @@ class Atlas:
         raise ConfigError(option, name, problem, remedy)
 
     def matching_devices(self, name: str) -> list[str]:
-        """Return the devices that match a name best.
+        """Return the names of the devices that match a name best; empty if no device matches.
 
         A device matches if all words of the shorter name are in the longer name. The best matches
         have the most words in common with `name`. Among these, a device with exactly the same words
         is preferred.
+
+        Args:
+            name: A name such as "NVIDIA H200" or "tpu v2", in any case.
         """
         wanted = _words(name)
         scores = {}
@@ -216,14 +231,15 @@ class Atlas:
         engine: str | None = None,
         version: str | None = None,
     ) -> TimingGroup | None:
-        """Return the group of a kind of kernel; None if the atlas has no such group.
+        """Return the timings of a kind of kernel on a device; None if there are no such timings.
 
         Args:
             device: The atlas's name of the device.
-            kind: Kind of kernel.
-            precision: Type of the operands.
-            engine: The engine; None for the most preferred engine that has such a group.
-            version: The version; None for the newest.
+            kind: Kind of kernel, such as "gemm" or "conv2d".
+            precision: Type of the operands, such as "bfloat16".
+            engine: Library or serving engine that launched the kernels; None for the most preferred
+                engine that has such timings.
+            version: Version of the engine; None for the newest.
         """
         groups = [
             group
@@ -245,13 +261,13 @@ def _words(name: str) -> set[str]:
 
 
 def version_key(version: str) -> list[int]:
-    """Return the numbers in a version, as a sort key."""
+    """Return the numbers in a version as a sort key, such as [2, 21, 0] for "2.21.0"."""
     return [int(number) for number in re.findall(r"\d+", version)]
 
 
 @functools.cache
 def load() -> Atlas:
-    """Load the atlas that comes with the package."""
+    """Return the atlas of published timings that is shipped with the package."""
     timings = dict(iter(pd.read_parquet(DATA / "timings.parquet").groupby("group")))
     groups = []
     for entry in json.loads((DATA / "groups.json").read_text()):
@@ -267,7 +283,15 @@ def load() -> Atlas:
 
 
 def make_operation(kind: str, columns: Any, variant: str = "") -> Operation:
-    """Return the operation for the columns that `analysis.atlas.kernels` describes."""
+    """Return the operation that a row of a table of timings describes.
+
+    Args:
+        kind: Kind of kernel, such as "gemm".
+        columns: Mapping from a field of `Operation`, such as "m" or "flops", to its value (see
+            `analysis.atlas.kernels`).
+        variant: Variant of the kernel, such as the layout of its operands; empty if there is only
+            one.
+    """
     sizes = {name: max(1, round(float(columns[name]))) for name in _SIZES if name in columns}
     return Operation(
         kind=kind,
@@ -279,7 +303,12 @@ def make_operation(kind: str, columns: Any, variant: str = "") -> Operation:
 
 
 def operations_from_rows(rows: pd.DataFrame, kind: str) -> list[Operation]:
-    """Return an operation for each row of a table of timings, which are all of one kind."""
+    """Return an operation for each row of a table of timings.
+
+    Args:
+        rows: The table, with the columns that `analysis.atlas.kernels` describes.
+        kind: Kind of kernel of all rows.
+    """
     return [
         make_operation(kind, row, str(row.get("variant", ""))) for row in rows.to_dict("records")
     ]

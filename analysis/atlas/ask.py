@@ -11,10 +11,10 @@
   paradnn ask --device 'Tesla V100' --from T4 model=fc       from few such kernels, with a similar device as prior
 
 The answer is a sentence, its limits, and a table of times with 95% intervals, throughput, cost and
-memory. Beyond the keys of a point, devices=2,4,8 selects several devices, which share each batch
-(parallel=data) or each product of a transformer (parallel=tensor). If the store has kernels of a
-device (paradnn train -m experiment=kernels), its times are estimated from these. The exit code is 1
-if no time can be estimated.
+memory. In addition to the keys of `paradnn train`, devices=2,4,8 selects several devices, which
+share each batch (parallel=data) or each product of a transformer (parallel=tensor). If the store
+has kernels (timed operations) of a device, its times are estimated from these; measure them with
+paradnn train -m experiment=kernels. The exit code is 1 if no time can be estimated.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _DEVICE_SEPARATOR = re.compile(r"\s*(?:;|,(?! \d+ cores?$))\s*")
 #: Smallest number of runs of this machine from which `--device here` predicts.
 _MIN_RUNS_HERE = 3
 #: Keys of a point that this command parses itself, since the driver rejects some of their values.
-_OWN_KEYS = ("precision", "devices", "parallel")
+_ASK_KEYS = ("precision", "devices", "parallel")
 _MAX_DEVICES = 100_000
 
 
 def make_parser() -> Parser:
-    """Make the parser of the command."""
+    """Return the argument parser of `paradnn ask`."""
     parser = Parser("paradnn ask", __doc__)
     add = parser.add_argument
     add("points", nargs="*", metavar="KEY=VALUE", help="the point, as for `paradnn train`")
@@ -70,7 +70,7 @@ def make_parser() -> Parser:
         "--device",
         action="append",
         metavar="NAME",
-        help="device that --list shows or of which the store has kernels; `here` is this machine; "
+        help="device from --list, device with kernels in the store, or `here` for this machine; "
         "repeatable",
     )
     add(
@@ -146,7 +146,14 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, 1 if no time can be estimated, or 2 for invalid input."""
+    """Run `paradnn ask`.
+
+    Args:
+        arguments: The command-line arguments; None for those of the process.
+
+    Returns:
+        The exit code: 0; 1 if no time can be estimated; 2 for invalid input.
+    """
     options = make_parser().parse_intermixed_args(arguments)
     options.device = _split_devices(options.device or ())
     if options.list:
@@ -211,14 +218,27 @@ def _answer_points(options: argparse.Namespace) -> int:
 
 
 def _price(prices: Mapping[str, float], device: str, devices: int) -> float | None:
-    """Return the price of an hour of all devices together; None if it is unknown."""
+    """Return the price per hour of all devices together; None if it is unknown.
+
+    Args:
+        prices: Name of a device -> price per hour of one such device.
+        device: Name of the device.
+        devices: Number of devices.
+    """
     if device not in prices:
         return None
     return devices * prices[device]
 
 
 def _check_job(options: argparse.Namespace) -> None:
-    """Raise ConfigError if the size of the job is ambiguous or incomplete."""
+    """Check that the size of the job is neither ambiguous nor incomplete.
+
+    Args:
+        options: The parsed command line.
+
+    Raises:
+        ConfigError: If both tokens and examples are given, or epochs without examples.
+    """
     if options.tokens and options.examples:
         raise ConfigError(
             "--tokens",
@@ -236,7 +256,14 @@ def _check_job(options: argparse.Namespace) -> None:
 
 
 def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
-    """Return the size of the job in the offer's unit, tokens or examples; None without a job.
+    """Return the size of the job in the unit of an offer, tokens or examples.
+
+    Args:
+        options: The parsed command line.
+        offer: A point on a device.
+
+    Returns:
+        The size; None if the command line states no job.
 
     Raises:
         ConfigError: If tokens are requested for a model that is counted in examples.
@@ -260,6 +287,9 @@ def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
 
 def _check_engine(options: argparse.Namespace) -> None:
     """Replace the engine in the options with the atlas's spelling, and check the version.
+
+    Args:
+        options: The parsed command line, which is changed in place.
 
     Raises:
         ConfigError: If the atlas has no such engine, or no such version of it.
@@ -302,6 +332,13 @@ def _answer(
 
     Own measurements are the runs of this machine for the device `here`, and kernels in the store
     for any other device.
+
+    Args:
+        row: The point: configuration key -> value.
+        device: Name of the device on the command line.
+        kernels: The kernels in the user's store, as `load_kernels` returns them.
+        options: The parsed command line.
+        change: How the device is changed.
     """
     if device == _HERE:
         return estimate_from_runs(row, options.store)
@@ -329,10 +366,11 @@ def _answer(
 
 
 def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
-    """Return the points that a command line names, in its order.
+    """Return the points (combinations of values) that a command line names, in its order.
 
-    All keys except `_OWN_KEYS` are parsed as for the driver. A precision may exist only for
-    published weights, and the devices need not exist on this machine.
+    The keys "precision", "devices" and "parallel" are parsed here, all other keys as for the
+    driver. A precision may exist only for published weights, and the devices need not exist on this
+    machine.
 
     Args:
         words: KEY=VALUE words.
@@ -340,7 +378,7 @@ def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     Raises:
         ConfigError: If no point is named, or a value is invalid.
     """
-    driver_words = [word for word in words if word.partition("=")[0] not in _OWN_KEYS]
+    driver_words = [word for word in words if word.partition("=")[0] not in _ASK_KEYS]
     if not driver_words:
         raise ConfigError(
             "KEY=VALUE", "(none)", "no point is named", "write for example model=gpt batch_size=8"
@@ -372,7 +410,12 @@ def _keys(words: Sequence[str]) -> list[str]:
 
 
 def _values(words: Sequence[str], key: str) -> list[str]:
-    """Return the distinct values of a key, in the order of the command line."""
+    """Return the distinct values of a key, in the order of the command line.
+
+    Args:
+        words: KEY=VALUE words, with several values separated by commas.
+        key: The key.
+    """
     values = [
         value
         for word in words
@@ -426,6 +469,10 @@ def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapp
 
     The prompt changes only if the command line sets model.sequence_length but not generate.prompt.
     With the default prompt, the sequence length would have no effect.
+
+    Args:
+        row: The point: configuration key -> value.
+        words: KEY=VALUE words of the command line.
     """
     names = {word.partition("=")[0] for word in words}
     if (
@@ -439,10 +486,13 @@ def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapp
 
 
 def _read_prices(options: argparse.Namespace) -> dict[str, float]:
-    """Return the price of an hour of each device, by its name on the command line.
+    """Return the price per hour of each device, by its name on the command line.
 
     Later values override earlier ones. Table entries for devices that are not on the command line
     are ignored.
+
+    Args:
+        options: The parsed command line.
 
     Raises:
         ConfigError: If a price is not a positive number, or belongs to no device of the command
@@ -477,12 +527,12 @@ def _read_prices(options: argparse.Namespace) -> dict[str, float]:
 def estimate_from_runs(
     row: Mapping[Any, Any], store: str | None, excluded_run: str = ""
 ) -> StepTimeEstimate:
-    """Estimate the step on this machine from the runs of the store.
+    """Estimate the time of a step on this machine from the runs of a store.
 
     Args:
-        row: The point.
+        row: The point to estimate: configuration key -> value.
         store: Address of the store; None for the default one.
-        excluded_run: Id of a run to ignore.
+        excluded_run: Id of a run to ignore; empty to use all runs.
 
     Returns:
         The estimate for the device of the newest measured run, from all runs on that device. If
@@ -539,7 +589,17 @@ def estimate_from_runs(
 
 
 def _write_system_file(options: argparse.Namespace) -> int:
-    """Write the system file of a simulator, and the intervals of its numbers to a second file."""
+    """Write the system file of a simulator, and the intervals of its numbers to a second file.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        ConfigError: If the command line has several devices, no file, or a point.
+    """
     name, *others = options.device
     if others or options.json is None or options.points:
         raise ConfigError(
@@ -562,7 +622,14 @@ def _write_system_file(options: argparse.Namespace) -> int:
 
 
 def _compare_versions(options: argparse.Namespace) -> int:
-    """Print how versions of engines differ; return 1 if no engine was timed in two versions."""
+    """Print how the versions of engines differ in speed.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The exit code: 0, or 1 if no engine was timed in two versions.
+    """
     atlas = load_atlas()
     changes = [
         change

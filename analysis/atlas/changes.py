@@ -1,4 +1,4 @@
-"""A changed device: predict how much faster each part of a step becomes.
+"""Hypothetical changes of a device, and how much faster each part of a step becomes.
 
 The model of `paradnn.forecast.upgrades` is fitted to the timings of each part on the unchanged
 device. The time of communication does not change.
@@ -22,11 +22,11 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class HardwareChange:
-    """Factors by which the properties of a device change.
+    """Factors by which the properties of a device change; 1 for no change.
 
     Attributes:
         bandwidth: Factor for the memory bandwidth.
-        peak: Factor for the arithmetic rate.
+        peak: Factor for the peak arithmetic rate.
         overhead: Factor for the overhead of each operation; 0.5 halves it.
         memory: Factor for the size of the memory.
     """
@@ -38,16 +38,16 @@ class HardwareChange:
 
     @property
     def label(self) -> str:
-        """The factors that differ from 1 as text, such as "2x bandwidth"; empty without any."""
+        """The factors other than 1 as text, such as "2x bandwidth"; empty if all factors are 1."""
         factors = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return ", ".join(f"{value:g}x {name}" for name, value in factors.items() if value != 1)
 
 
 def read_change(text: str, flag: str = "--what-if") -> HardwareChange:
-    """Return the change of a device for factors such as "bandwidth=2,peak=1.5".
+    """Return the change of a device that a text such as "bandwidth=2,peak=1.5" describes.
 
     Args:
-        text: The factors.
+        text: Factors, separated by commas.
         flag: Option that an error message names.
 
     Raises:
@@ -86,7 +86,7 @@ def speedup_draws(
     change: HardwareChange,
     draws: int,
 ) -> np.ndarray:
-    """Draw samples of the factor by which operations together become faster.
+    """Return random draws of the factor by which operations together become faster.
 
     Args:
         group: Timings of such operations on the unchanged device.

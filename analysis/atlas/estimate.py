@@ -1,9 +1,10 @@
-"""Estimate the step time of a model on a device of the atlas: predict each operation, then sum.
+"""Estimates of the step time of a model on a device, from published timings of its operations.
 
-Steps whose time was published (`fc` on TPU v2 and V100) are predicted as a whole. For other models
-the products follow from the layers, with exact shapes. The two products of an attention count as
-one kernel if such a kernel was timed on the device. The rest of the step's traffic moves at the
-rate of elementwise kernels, or of memory-bound products.
+The published timings are the atlas. Each operation of a step is predicted, and the times are
+summed. Steps whose time was published (`fc` on TPU v2 and V100) are predicted as a whole. For other
+models the products follow from the layers, with exact shapes. The two products of an attention
+count as one kernel if such a kernel was timed on the device. The rest of the step's traffic moves
+at the rate of elementwise kernels, or of memory-bound products.
 
 Kernels were timed alone, so the sum excludes the time that a framework spends between them. Two
 exceptions are the launches of eager execution, and the time in which a serving engine schedules
@@ -98,31 +99,34 @@ class StepTimeEstimate:
     """Estimated time of a step in seconds, with its 95% interval.
 
     Attributes:
-        device: The device.
-        point: The point, as lists of runs write it.
+        device: Name of the device.
+        point: The model, batch size, precision and mode as text, such as "gpt 4x256 h4 t128 b8
+            bfloat16 inference".
         seconds: Time of a step, or of a token in a generation; None if unknown.
         low: Lower end of the interval; None if unknown.
         high: Upper end of the interval; None if unknown.
         sources: Sources of the timings.
         extrapolated: Operations and sizes that the timings do not cover.
         why: Reason why the time is unknown; empty if it is known.
-        prompt: Seconds to process the prompt of a generation.
-        parts: Share of the step by name of the part.
+        prompt: Seconds to process the prompt of a generation; None for any other step.
+        parts: Name of a part of the step, such as "attention" -> its share of the time.
         is_dispatch_floor: Whether the assumed cost of dispatching operations exceeds the predicted
             time of the kernels. The estimate is then a lower bound that hardly depends on the
             model's sizes.
         notes: Caveats: the time is a lower bound, it is spent outside of the device, or sources
             disagree (the interval then spans both).
-        prompt_tokens: Tokens of the prompt of a generation.
-        generated_tokens: Tokens that a generation adds.
+        prompt_tokens: Number of tokens of the prompt of a generation; None for any other step.
+        generated_tokens: Number of tokens that a generation adds; None for any other step.
         precision: Precision of the point.
-        operations: Operations of a step, or of a token. Eager execution launches each separately.
+        operations: Number of operations of a step, or of a token, which eager execution launches
+            one by one; None if unknown.
         eager_seconds: Seconds of the step if each operation is launched separately; None if
             unknown.
         devices: Number of devices.
-        parallel: How the devices share the step; empty for one device.
-        memory_bytes: Lower bound of the memory that the step needs on each device; None if unknown.
-        device_memory_bytes: Memory of a device by its specification; None if unknown.
+        parallel: How the devices share the step, "data" or "tensor"; empty for one device.
+        memory_bytes: Lower bound of the bytes of memory that the step needs on each device; None if
+            unknown.
+        device_memory_bytes: Bytes of memory of a device by its specification; None if unknown.
         change: How the device is changed, such as "2x bandwidth"; empty for the device as it is.
         change_speedup: Time on the unchanged device / time on the changed device; None without a
             change. Both times share the errors of the kernels.
@@ -164,8 +168,8 @@ class _Phase:
     Attributes:
         products: Matrix products and convolutions.
         other_bytes: Bytes that the phase moves in addition to the traffic of its products.
-        costs: Analytic costs of the phase.
-        all_reduces: All-reduces between devices in the phase.
+        costs: Analytic costs of the phase, such as FLOP and bytes.
+        all_reduces: All-reduces (sums over all devices) in the phase.
         tokens: Number of tokens that a mixture of experts routes; 0 without a mixture of experts.
     """
 
@@ -178,11 +182,11 @@ class _Phase:
 
 @dataclass(frozen=True)
 class _Question:
-    """The point whose step time is estimated, and the timings to use.
+    """A step whose time is estimated, on a device, and the timings to use.
 
     Attributes:
-        row: The point, as a row of a frame.
-        model: The model of the point.
+        row: The configuration of the step: key -> value.
+        model: The model of the step.
         atlas: The timings.
         device: Name of the device in the atlas.
         engine: Engine whose timings are used; None for the preferred one.
@@ -236,8 +240,7 @@ class _Question:
     def compute(self) -> str:
         """Precision of the activations.
 
-        It is the precision of the point, or bfloat16 if the point has weights narrower than 16
-        bits.
+        It is the precision of the step, or bfloat16 if the step has weights narrower than 16 bits.
         """
         if self.precision in COMPUTE_BYTES:
             return self.precision
@@ -289,12 +292,12 @@ class _Question:
         )
 
     def find_group(self, kind: str) -> TimingGroup | None:
-        """Return the timings of a kind of kernel in the precision of the point.
+        """Return the timings of a kind of kernel in the precision of the step.
 
         If no such timings exist, timings in a related precision are used:
 
         - For kernels other than products and convolutions, bfloat16, since they run in 16 bits even
-          if the weights are narrower. For a point in float16, bfloat16 is used for all kinds.
+          if the weights are narrower. For a step in float16, bfloat16 is used for all kinds.
         - For decode kernels with weights of less than 8 bits, fp8, since such models are published
           with a cache of 8 bits.
 
@@ -303,7 +306,7 @@ class _Question:
                 considered only for "gemm".
 
         Returns:
-            The timings; None if none exist.
+            The timings; None if there are no such timings.
         """
         precisions = [self.precision]
         if kind == "decode" and weight_bytes(self.precision) < 1:
@@ -327,16 +330,16 @@ def estimate_step_time(
     change: HardwareChange | None = None,
     option: str = "--device",
 ) -> StepTimeEstimate:
-    """Estimate the step time of a point on a device.
+    """Estimate the step time of a model configuration on a device, from timings of its operations.
 
     Args:
-        row: The point, as a row of a frame.
+        row: The configuration: key, such as "batch_size" or "model.layers" -> value.
         device: Name of the device. If the atlas has no timings of the device but its specifications
             are known, the timings of the most similar device are scaled.
-        engine: Engine whose timings are used; None for the preferred engine.
+        engine: Library or serving engine whose timings are used; None for the preferred engine.
         version: Version of the engine; None for the newest version.
-        atlas: Timings to use; None for the atlas of the package. The memory of the device is
-            checked only with the atlas of the package.
+        atlas: Timings to use; None for the published timings of the package. The memory of the
+            device is checked only with the published timings.
         change: How the device is changed; None for the device as it is.
         option: Option with which the user named the device, for error messages.
 
@@ -382,7 +385,7 @@ def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
     into the memory of a device.
 
     Args:
-        question: The point on the device of the atlas.
+        question: The step and the device of the atlas.
         memory_device: Name of the device whose memory is checked; empty for no check.
     """
     why = _unsupported_reason(question)
@@ -411,13 +414,12 @@ def _memory_remedy(question: _Question, memory_device: str) -> str:
     """Return a remedy for a step that does not fit into the memory of a device.
 
     Args:
-        question: The point on the device of the atlas.
+        question: The step and the device of the atlas.
         memory_device: Name of the device whose memory is too small for the step.
 
     Returns:
         Text that recommends the smallest number of devices whose memory suffices with tensor
-        parallelism, such as "; use devices=4 parallel=tensor". Empty if none of the tried numbers
-        suffices.
+        parallelism, such as "; use devices=4 parallel=tensor". Empty if no tried number suffices.
     """
     for devices in _DEVICE_COUNTS:
         row = {**question.row, "devices": devices, "parallel": "tensor"}
@@ -435,9 +437,12 @@ def _estimate_known(question: _Question) -> StepTimeEstimate:
     """Estimate a step that is supported and fits into memory.
 
     There are two sources: published times of whole steps, and timings of single kernels. Whole
-    steps in the precision of the point have precedence. The estimate from the second source serves
+    steps in the precision of the step have precedence. The estimate from the second source serves
     as a check: if the two disagree, the interval spans the intervals of both, and a note states the
     difference.
+
+    Args:
+        question: The step and the device of the atlas.
     """
     group = _whole_step_group(question)
     if group is None:
@@ -492,7 +497,11 @@ def _estimate_whole_step(question: _Question, group: TimingGroup) -> StepTimeEst
 def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | None:
     """Return an estimate from published whole steps on the device, in any precision.
 
-    Returns None if no such steps were published for the device.
+    Args:
+        question: The step and the device of the atlas.
+
+    Returns:
+        The estimate; None if no such steps were published for the device.
     """
     if not question.is_fc_training or question.devices > 1:
         return None
@@ -505,7 +514,11 @@ def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | No
 def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
     """Return an estimate from kernels on the device, preferably in the precision of the step.
 
-    Returns None if no products were timed on the device.
+    Args:
+        question: The step and the device of the atlas.
+
+    Returns:
+        The estimate; None if no products were timed on the device.
     """
     precisions = [
         group.precision
@@ -604,10 +617,15 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
 
 
 def _experts_group(question: _Question) -> TimingGroup | None:
-    """Return the timings of the experts of a mixture, in the precision of the point.
+    """Return the timings of the experts of a mixture, in the precision of the step.
 
-    Timings in the block format of this precision are the second choice. Returns None if experts
-    were timed in neither format.
+    Timings in the block format of this precision are the second choice.
+
+    Args:
+        question: The step and the device of the atlas.
+
+    Returns:
+        The timings; None if experts were timed in neither format.
     """
     for precision in (question.precision, f"{question.precision}_block"):
         group = question.atlas.find_group(question.device, "experts", precision, question.engine)
@@ -620,7 +638,7 @@ def _experts_part(question: _Question, tokens: int) -> StepPart:
     """Return the experts of all layers as a part of a step on one device.
 
     Args:
-        question: The point.
+        question: The step and the device of the atlas.
         tokens: Number of tokens that the step routes to experts.
     """
     group = _experts_group(question)
@@ -644,8 +662,14 @@ def _experts_part(question: _Question, tokens: int) -> StepPart:
 def _collective_group(question: _Question) -> TimingGroup | None:
     """Return the timings of collectives (messages between devices) on the device.
 
-    With parallel=tensor, timings of the engine are preferred. Otherwise, and if the engine has
-    none, timings of NCCL are used. Returns None if the device has neither.
+    With parallel=tensor, timings of the requested engine are preferred. Otherwise, and if the
+    engine has no such timings, those of NCCL are used.
+
+    Args:
+        question: The step and the device of the atlas.
+
+    Returns:
+        The timings; None if the device has neither.
     """
     group = None
     if question.parallel == "tensor":
@@ -662,7 +686,7 @@ def _missing_collectives_reason(group: TimingGroup | None, question: _Question) 
 
     Args:
         group: The timings of collectives; None if the device has none.
-        question: The point, with the number of devices.
+        question: The step, with the number of devices.
 
     Returns:
         The reason; empty if a collective was timed over this number of devices.
@@ -696,6 +720,9 @@ def _missing_products_reason(question: _Question) -> str:
 
 def _phases(question: _Question) -> Iterator[_Phase]:
     """Yield the phases of a step on one device: the whole step, or the prompt and then one token.
+
+    Args:
+        question: The step and the device of the atlas.
 
     Raises:
         InsufficientData: If a model that the user defined cannot be built on this machine.
@@ -736,14 +763,14 @@ def _phases(question: _Question) -> Iterator[_Phase]:
 def _phase_of_layers(
     question: _Question, layers: Sequence[Layer], batch: int, tokens: int
 ) -> _Phase:
-    """Return a phase on one device.
+    """Return the work of one device in a phase of a step.
 
     Args:
-        question: The point.
+        question: The step and the device of the atlas.
         layers: Layers of the whole model.
-        batch: Examples that the layers process.
-        tokens: Tokens that a mixture of experts routes; 0 without one. The kernels of experts were
-            timed separately.
+        batch: Number of examples that the layers process.
+        tokens: Number of tokens that a mixture of experts routes; 0 without one. The kernels of
+            experts were timed separately.
     """
     slots = 0
     product_mode = "inference"
@@ -791,7 +818,7 @@ def sum_parts(
     """Return random draws of the time of a step, as the sum of its parts.
 
     Args:
-        parts: All parts of the step.
+        parts: All parts of the step. Each has operations and the timings that predict them.
         change: How the device is changed; None for the device as it is.
 
     Returns:
@@ -836,7 +863,7 @@ def interval_of_draws(
     """Return the median time of a step and the ends of its 95% interval, in seconds.
 
     Args:
-        total: Random draws of the seconds of the step.
+        total: Random draws (n,) of the seconds of the step.
         is_whole_step: Whether whole steps were timed. If not, the interval includes an error for
             the sum of separately timed kernels.
         is_shared: Whether the devices of the step wait for each other, which adds a further error.
@@ -884,7 +911,7 @@ def _draw_step(question: _Question, parts: Sequence[StepPart], requests: int) ->
     """Return random draws of the time of a step.
 
     Args:
-        question: The point.
+        question: The step and the device of the atlas.
         parts: All parts of the step.
         requests: Number of requests that a serving engine schedules before each token; 0 without a
             serving engine.
@@ -923,7 +950,7 @@ def _sum_estimate(
     sizes.
 
     Args:
-        question: The point.
+        question: The step and the device of the atlas.
         parts: All parts of the step.
         requests: Number of requests that a serving engine schedules before each token; 0 without a
             serving engine.
@@ -1041,7 +1068,11 @@ def _floor_note(operations: float) -> str:
 
 
 def _unsupported_reason(question: _Question) -> str:
-    """Return the reason why a step cannot be estimated; empty if it can."""
+    """Return the reason why a step cannot be estimated, with a remedy; empty if it can.
+
+    Args:
+        question: The step and the device of the atlas.
+    """
     row = question.row
     model = question.model
     timed_kernels = ("gemm", "conv2d", "elementwise")

@@ -1,4 +1,4 @@
-"""Specifications of the devices that the atlas's sources timed."""
+"""Specifications of the devices of the atlas (the published timings that ship with the package)."""
 
 from paradnn.platform.specifications import Hardware, find_hardware
 
@@ -8,9 +8,9 @@ _TIMED_PARTS = {"A100": "A100-SXM4-80GB", "A100 PCIe": "A100 80GB PCIe"}
 
 
 def device_hardware(device: str) -> Hardware | None:
-    """Return the specification of a device of the atlas, or of any other device by name.
+    """Return the specification of a device; None if it is unknown.
 
-    Returns:
-        The specification; None if it is unknown.
+    Args:
+        device: The atlas's name of a device, or the name of any other device.
     """
     return find_hardware(_TIMED_PARTS.get(device, device))

@@ -1,9 +1,9 @@
-"""Arithmetic and traffic of the kernels in published tables.
+"""Sizes, FLOP and bytes of the kernels in published tables.
 
-Each function takes numbers, or arrays (n,) of numbers, and returns a column for each field of
-`paradnn.families.operations.Operation`. `width` is the number of bytes of an element. Each operand
-counts as read once, and each result as written once. Formulas beyond plain counting state their
-source.
+Each function takes numbers, or arrays (n,) of numbers for n kernels. It returns a mapping from
+fields of `paradnn.families.operations.Operation` to values of the same shape. `width` is the number
+of bytes of an element. Each operand counts as read once, and each result as written once. Formulas
+beyond plain counting state their source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WIRE_BYTES_PER_BYTE = {
 def product(
     m: Any, n: Any, k: Any, width: float, batch: Any = 1, weight_width: float | None = None
 ) -> Columns:
-    """Return the columns of matrix products m x k by k x n.
+    """Return the sizes, FLOP and bytes of matrix products m x k by k x n.
 
     Args:
         m: Rows of the first operand.
@@ -46,6 +46,9 @@ def product(
         width: Bytes of an element.
         batch: Number of independent products.
         weight_width: Bytes of an element of the second operand; None for `width`.
+
+    Returns:
+        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
     """
     if weight_width is None:
         weight_width = width
@@ -70,19 +73,22 @@ def convolution(
     stride: Any,
     padding: Any,
 ) -> Columns:
-    """Return the columns of a forward convolution of square float32 images.
+    """Return the sizes, FLOP and bytes of a forward convolution of square float32 images.
 
     It is described as the product of unrolled images by filters, as in
     `paradnn.families.operations.convolution`.
 
     Args:
         images: Number of images.
-        channels: Input channels.
-        filters: Output channels.
-        kernel: Side of a filter.
-        size: Side of an image.
-        stride: Step between outputs.
-        padding: Zeros added on each side.
+        channels: Number of input channels.
+        filters: Number of output channels.
+        kernel: Side of a square filter, in pixels.
+        size: Side of an image, in pixels.
+        stride: Pixels between two outputs.
+        padding: Zeros added on each side, in pixels.
+
+    Returns:
+        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
     """
     positions = ((size + 2 * padding - kernel) // stride + 1) ** 2
     m = images * positions
@@ -100,7 +106,15 @@ def convolution(
 
 
 def elementwise(elements: Any, width: float) -> Columns:
-    """Return the columns of an operation that reads two tensors and writes one."""
+    """Return the sizes, FLOP and bytes of an operation that reads two tensors and writes one.
+
+    Args:
+        elements: Number of elements of each tensor, or an array (n,) for n kernels.
+        width: Bytes of an element.
+
+    Returns:
+        Field of `Operation` -> its value.
+    """
     return {"m": elements, "n": 1, "k": 1, "flops": 1.0 * elements, "bytes": 3.0 * width * elements}
 
 
@@ -114,18 +128,22 @@ def attention(
     *,
     causal: bool = True,
 ) -> Columns:
-    """Return the columns of the attention among all tokens of a prompt, in one 16-bit kernel.
+    """Return the sizes, FLOP and bytes of the attention among all tokens of a prompt.
 
-    A causal kernel skips the masked half (Dao 2023, FlashAttention-2, section 3.1).
+    The attention is one 16-bit kernel. A causal kernel skips the masked half (Dao 2023,
+    FlashAttention-2, section 3.1).
 
     Args:
         batch: Number of prompts.
-        tokens: Tokens of a prompt.
+        tokens: Number of tokens of a prompt.
         heads: Number of query heads.
         key_heads: Number of key and value heads.
         size: Width of a head.
-        window: Tokens that each token looks back over; 0 for all.
+        window: Number of tokens that each token looks back over; 0 for all.
         causal: Whether tokens see only earlier tokens.
+
+    Returns:
+        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
     """
     seen = np.where(np.asarray(window) > 0, np.minimum(window, tokens), tokens)
     if causal:
@@ -146,16 +164,19 @@ def attention(
 def decode(
     batch: Any, length: Any, heads: Any, key_heads: Any, size: Any, window: Any = 0, width: Any = 2
 ) -> Columns:
-    """Return the columns of the attention of one new token to a cache.
+    """Return the sizes, FLOP and bytes of the attention of one new token to a cache.
 
     Args:
         batch: Number of requests.
-        length: Tokens in the cache.
+        length: Number of tokens in the cache.
         heads: Number of query heads.
         key_heads: Number of heads in the cache.
         size: Width of a head.
-        window: Tokens that the new token looks back over; 0 for all.
+        window: Number of tokens that the new token looks back over; 0 for all.
         width: Bytes of an element of the cache.
+
+    Returns:
+        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
     """
     seen = np.where(np.asarray(window) > 0, np.minimum(window, length), length)
     return {
@@ -181,13 +202,13 @@ def experts(  # noqa: PLR0913 - one keyword per size
     width: float,
     skew: Any = 0.0,
 ) -> Columns:
-    """Return the columns of the experts of a layer, on the device with the most tokens.
+    """Return the sizes, FLOP and bytes of a layer of experts, on the device with the most tokens.
 
     An expert is a gated feed-forward layer. Only the weights of experts that at least one token
     chooses are read.
 
     Args:
-        tokens: Tokens of a step.
+        tokens: Number of tokens of a step.
         hidden: Width of the model.
         inner: Inner width of an expert.
         chosen: Number of experts that each token chooses.
@@ -196,6 +217,9 @@ def experts(  # noqa: PLR0913 - one keyword per size
         parallel: Number of devices among which the experts are divided.
         width: Bytes of a weight.
         skew: Exponent of the power law of loads, as `_fullest_device` describes; 0 for equal loads.
+
+    Returns:
+        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
     """
     taken, touched = np.vectorize(_fullest_device, otypes=[float, float])(
         tokens, count, chosen, parallel, skew
@@ -220,12 +244,20 @@ def _fullest_device(
 ) -> tuple[float, float]:
     """Return the load of the device with the most tokens, averaged over a few draws.
 
-    With a `skew` of 0 all experts have equal loads. Otherwise the tokens of an expert are drawn
+    With a `skew` of 0 all experts have equal loads. Otherwise the loads of the experts are drawn
     from a power law with that exponent, from 1 to four fifths of all tokens. If there are more
     experts than choices, they are drawn from 0.01 to 2. No expert has more than all tokens.
 
+    Args:
+        tokens: Number of tokens of a step.
+        count: Number of experts of a layer.
+        chosen: Number of experts that each token chooses.
+        parallel: Number of devices among which the experts are divided.
+        skew: Exponent of the power law of loads.
+
     Returns:
-        The tokens of that device, and the number of its experts that have at least one token.
+        The number of tokens of that device, and the number of its experts that have at least one
+        token.
     """
     choices = tokens * chosen
     device_experts = count // parallel
@@ -251,13 +283,17 @@ def _fullest_device(
 
 
 def collective(name: Any, devices: Any, message: Any) -> Columns:
-    """Return the columns of a collective over several devices.
+    """Return the sizes and bytes of a collective (such as an all-reduce) over several devices.
 
     Args:
-        name: The collective, a key of `_WIRE_BYTES_PER_BYTE`. For any other name, 1 byte is sent
-            per byte of the message, times (n - 1) / n.
+        name: The collective: "all_reduce", "all_gather", "reduce_scatter" or "alltoall". For any
+            other name, 1 byte is sent per byte of the message, times (n - 1) / n for n devices.
         devices: Number of devices.
         message: Bytes of the message.
+
+    Returns:
+        Field of `Operation` -> its value. `bytes` are those that each device sends. All arguments
+        may be arrays (n,), for n kernels.
     """
     per_byte = np.vectorize(lambda word: _WIRE_BYTES_PER_BYTE.get(word, 1.0))(name)
     wire_bytes = per_byte * (devices - 1) / devices * message

@@ -15,14 +15,15 @@ _FULL_BYTES = 4.0
 def memory_bytes(phases: Iterable[Costs], precision: str, compute: str, mode: str) -> float:
     """Return a lower bound of the memory of a step in bytes: the largest need of any phase.
 
-    Training keeps weights, optimizer variables and activations, as docs/reference/metrics.md lists
-    them. In other modes, the weights are kept in the precision of the point.
+    A phase is a whole step, or the prompt or one token of a generation. Training keeps weights,
+    optimizer variables and activations, as docs/reference/metrics.md lists them. In other modes,
+    the weights are kept in `precision`.
 
     Args:
-        phases: Costs of each phase.
-        precision: Precision of the point.
-        compute: Type of the activations.
-        mode: Mode of the step.
+        phases: Analytic costs of each phase.
+        precision: Precision of the weights; it may be narrower than 16 bits.
+        compute: Precision of the activations.
+        mode: "train", "inference" or "generate".
     """
     largest = 0.0
     for costs in phases:
@@ -36,7 +37,11 @@ def memory_bytes(phases: Iterable[Costs], precision: str, compute: str, mode: st
 
 
 def device_memory_bytes(device: str) -> float | None:
-    """Return the bytes of memory of a device by its specification; None if unknown."""
+    """Return the bytes of memory of a device by its specification; None if unknown.
+
+    Args:
+        device: Name of the device.
+    """
     hardware = device_hardware(device)
     if hardware is None or not hardware.memory_bytes:
         return None
@@ -44,7 +49,7 @@ def device_memory_bytes(device: str) -> float | None:
 
 
 def memory_reason(device: str, needed: float, available: float | None) -> str:
-    """Return the reason why a step does not fit into memory; empty if it fits or this is unknown.
+    """Return why a step does not fit into memory; empty if it fits or this is unknown.
 
     Args:
         device: Name of the device.
@@ -61,7 +66,11 @@ def memory_reason(device: str, needed: float, available: float | None) -> str:
 
 
 def format_gib(size: float) -> str:
-    """Format bytes in GiB, with one decimal below 10 GiB and none above."""
+    """Return a size as text in GiB, with one decimal below 10 GiB and without decimals above.
+
+    Args:
+        size: The size in bytes.
+    """
     gib = size / 2**30
     if gib < 9.95:
         return f"{gib:.1f}"

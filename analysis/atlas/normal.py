@@ -4,9 +4,10 @@
   paradnn normal 3f2a91               the run whose id begins with 3f2a91
   paradnn normal --json normal.json
 
-A run on a device of the atlas is compared with published kernels. Any other run is compared with
-the other runs of this machine. Leave-one-out predictions of these runs determine the width of the
-interval. The exit code is 0 if the rate is normal, 1 if it is not, and 3 if this is unknown.
+A run on a device with published timings is compared with an estimate from these. Any other run is
+compared with the other runs of this machine. Leave-one-out predictions of these runs determine the
+width of the interval. The exit code is 0 if the rate is normal, 1 if it is not, and 3 if this is
+unknown.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _INPUT_BOUND = 0.1
 
 @dataclass(frozen=True)
 class NormalityCheck:
-    """A run compared with the rate that its device should reach.
+    """Comparison of a run with the rate of examples/s that its device should reach.
 
     Attributes:
         run_id: Id of the run.
-        point: The point, as lists of runs write it.
-        device: The device.
+        point: Model, batch size, precision and mode as text, such as "fc 8x512 b32 float32".
+        device: Name of the device.
         value: Measured examples per second.
         low: Lower end of the 95% interval of the expected rate; None if it is not known.
         high: Upper end of that interval; None if it is not known.
@@ -71,7 +72,7 @@ class NormalityCheck:
 
     @property
     def sentence(self) -> str:
-        """The verdict as a sentence."""
+        """The verdict as a sentence, with the expected and the measured rate."""
         about = f"{self.point} on {self.device}"
         measured = _format_rate(self.value)
         if self.low is None or self.high is None:
@@ -83,7 +84,7 @@ class NormalityCheck:
 
     @property
     def ratio(self) -> float | None:
-        """The measured rate / the geometric mean of the ends of the expected interval.
+        """Measured rate / geometric mean of the ends of the expected interval.
 
         None if the expected rate is unknown.
         """
@@ -92,7 +93,7 @@ class NormalityCheck:
         return self.value / math.sqrt(self.low * self.high)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields, with the keys that all analyses share."""
+        """Return the fields as a JSON object, with the keys that all analyses share."""
         shared = {
             "answer": self.sentence,
             "ratio": self.ratio,
@@ -104,7 +105,7 @@ class NormalityCheck:
 
 
 def make_parser() -> Parser:
-    """Make the parser of the command."""
+    """Return the argument parser of `paradnn normal`."""
     parser = Parser("paradnn normal", __doc__)
     parser.add_argument(
         "run_id",
@@ -123,7 +124,15 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code of the verdict, or 2 for invalid input."""
+    """Run `paradnn normal`.
+
+    Args:
+        arguments: The command-line arguments; None for those of the process.
+
+    Returns:
+        The exit code of the verdict: 0 if normal, 1 if slow or fast, 3 if unknown; 2 for invalid
+            input.
+    """
     options = make_parser().parse_args(arguments)
     check = check_run(find_run(options.run_id, options.store), options.store)
     if options.json:
@@ -137,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
-    """Return a run that timed a step.
+    """Return a run that timed a step, as a mapping from columns to values.
 
     Args:
         run_id: The first characters of the run's id; None for the last run.
@@ -181,7 +190,12 @@ def _run_error(run_id: str, problem: str) -> ConfigError:
 
 
 def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityCheck:
-    """Compare a run, given as a row of a frame, with the rate that its device should reach."""
+    """Compare a run with the rate of examples/s that its device should reach.
+
+    Args:
+        run: The run, as a row of a frame: column -> value.
+        store: Address of the store with other runs of this machine; None for the default one.
+    """
     estimate = _expected_time(run, store)
     batch = float(run["batch_size"])
     value = batch * 1e3 / float(run["step_time_ms"])
@@ -217,7 +231,12 @@ def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityChec
 
 
 def _expected_time(run: Mapping[Any, Any], store: str | None) -> StepTimeEstimate:
-    """Estimate the step time from the atlas, else from the runs of this machine."""
+    """Estimate the step time of a run from published timings, else from other runs of this machine.
+
+    Args:
+        run: The run: column -> value.
+        store: Address of the store with other runs; None for the default one.
+    """
     with contextlib.suppress(ConfigError):
         # The run of a single kernel includes its call from Python, which the atlas excludes.
         if not model_from_row(run).is_kernel:
@@ -231,8 +250,8 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
     """Yield typical causes of slowness; causes that the run itself recorded come first.
 
     Args:
-        run: The run.
-        share: Measured rate relative to the expected one.
+        run: The run: column -> value.
+        share: Measured rate / expected rate.
     """
     for kind, resource in (("flops", "arithmetic"), ("bytes", "memory bandwidth")):
         peak = _number(run, f"peak_{kind}_per_second")
@@ -259,7 +278,12 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
 
 
 def _number(run: Mapping[Any, Any], name: str) -> float:
-    """Return a numeric field of a run as a float; NaN if it is missing."""
+    """Return a numeric field of a run as a float; NaN if it is missing.
+
+    Args:
+        run: The run: column -> value.
+        name: Column of the field.
+    """
     value = run.get(name)
     if value is None or pd.isna(value):
         return math.nan

@@ -1,4 +1,7 @@
-"""The result of `paradnn ask`: an answer with its limits, a table of offers, and a figure."""
+"""The result of `paradnn ask`: an answer with its limits, a table of offers, and a figure.
+
+An offer is a model configuration on a device, with the estimated step time and a price.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ _BASIS = "errors of the predicted kernels, which devices do not share"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OfferResult(Result):
-    """The offers of a command line.
+    """Result of `paradnn ask`: ranked offers, each a model configuration on a device at a price.
 
     Attributes:
-        rankings: The offers by kind of work.
+        rankings: The offers by kind of work, such as training of one model.
     """
 
     rankings: Sequence[Ranking] = ()
@@ -43,7 +46,10 @@ class OfferResult(Result):
         return self.numbers.assign(**joined)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the answer and the rows; a single row's values are also top-level keys."""
+        """Return the answer and the rows of the table as a JSON object.
+
+        If there is a single row, its values are also top-level keys.
+        """
         values = super().as_json()
         for row, numbers in zip(values["rows"], self.numbers.to_dict("records"), strict=True):
             row.update({name: numbers[name] for name in _LISTS})
@@ -54,6 +60,8 @@ class OfferResult(Result):
 
 def offer_result(rankings: Sequence[Ranking], *, everything: bool = False) -> OfferResult:
     """Return the result of `paradnn ask` for ranked offers.
+
+    An offer is a model configuration on a device at a price.
 
     Args:
         rankings: The rankings, one per kind of work; at least one.
@@ -78,7 +86,11 @@ def offer_result(rankings: Sequence[Ranking], *, everything: bool = False) -> Of
 
 
 def _numbers(offer: Offer) -> dict[str, Any]:
-    """Return the row of an offer in the table, CSV and JSON."""
+    """Return the row of an offer in the table that CSV and JSON share, as column -> value.
+
+    Args:
+        offer: A model configuration on a device at a price.
+    """
     estimate = offer.estimate
     cost_of_step = None
     if offer.price is not None and estimate.seconds is not None:
@@ -139,7 +151,11 @@ def _answer(rankings: Sequence[Ranking]) -> AnalysisAnswer:
 
 
 def _answer_of(ranking: Ranking) -> AnalysisAnswer:
-    """State which machine is the best for one kind of work."""
+    """State which machine is the best for one kind of work.
+
+    Args:
+        ranking: The ranked offers for this work.
+    """
     best = ranking.best
     points = len(ranking.offers)
     if best is None:
@@ -155,7 +171,7 @@ def _answer_of(ranking: Ranking) -> AnalysisAnswer:
     if ranking.by_cost:
         comparison = f"{ranking.runner_up.machine} costs {ratio} as much"
     sentence = (
-        f"{best.machine} {certainty} the {quantity} for {_name(best)}: {value} at batch "
+        f"{best.machine} {certainty} the {quantity} for {_work_name(best)}: {value} at batch "
         f"{best.batch:,}; {comparison}"
     )
     if ranking.settings > 1:
@@ -172,7 +188,7 @@ def _answer_of(ranking: Ranking) -> AnalysisAnswer:
     )
 
 
-def _name(offer: Offer) -> str:
+def _work_name(offer: Offer) -> str:
     """Return the work of an offer as text, such as "training of llama3-8b"."""
     if offer.is_generation:
         return f"generation with {offer.label}"
@@ -193,11 +209,15 @@ def _format_value(offer: Offer, *, by_cost: bool) -> str:
 
 
 def _unknown_sentence(offers: Sequence[Offer]) -> str:
-    """State that no time is known, with the reason if it is the same for all offers."""
+    """State that no time is known, with the reason if it is the same for all offers.
+
+    Args:
+        offers: Offers without a known time.
+    """
     offer = offers[0]
     machines = ", ".join(dict.fromkeys(offer.machine for offer in offers))
     reasons = list(dict.fromkeys(offer.estimate.why for offer in offers))
-    sentence = f"The time of {_name(offer)} on {machines} is not known"
+    sentence = f"The time of {_work_name(offer)} on {machines} is not known"
     if len(reasons) == 1:
         sentence += f": {reasons[0]}"
     return sentence
@@ -209,13 +229,13 @@ def _single_machine_sentence(ranking: Ranking, best: Offer) -> str:
         assert best.seconds is not None
         time = format_with_interval(best.seconds, format_seconds)
         return (
-            f"{_capitalized(_name(best))} at batch {best.batch:,} on {best.machine} takes {time} "
+            f"{_capitalized(_work_name(best))} at batch {best.batch:,} on {best.machine} takes {time} "
             f"per {best.step_unit}: {_format_value(best, by_cost=False)}"
         )
     quantity = "cheapest" if ranking.by_cost else "fastest"
     value = _format_value(best, by_cost=ranking.by_cost)
     return (
-        f"{_capitalized(_name(best))} on {best.machine} is {quantity} at batch {best.batch:,}: "
+        f"{_capitalized(_work_name(best))} on {best.machine} is {quantity} at batch {best.batch:,}: "
         f"{value}"
     )
 
@@ -224,7 +244,7 @@ def _limits(offers: Sequence[Offer]) -> Iterator[str]:
     """Yield the limits of an answer: why times are unknown, and notes on known times.
 
     Args:
-        offers: The offers.
+        offers: All offers of the answer.
     """
     known = [offer for offer in offers if offer.seconds is not None]
     too_large = [offer for offer in offers if offer.fits is False]
@@ -280,7 +300,11 @@ def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
 
 
 def _change_line(offer: Offer) -> str:
-    """State the speedup of a step by a change of the device, with its interval."""
+    """State the speedup of a step by a change of the device, with its interval.
+
+    Args:
+        offer: An offer on a changed device, with a known speedup.
+    """
     estimate = offer.estimate
     assert estimate.change_speedup is not None
     assert estimate.change_speedup_low is not None
@@ -296,7 +320,11 @@ def _change_line(offer: Offer) -> str:
 
 
 def _job_line(offer: Offer) -> str:
-    """State how long the whole job takes with an offer, and its cost if the price is known."""
+    """State how long the whole job takes with an offer, and its cost if the price is known.
+
+    Args:
+        offer: An offer with a known time, for a job of known size.
+    """
     assert offer.amount is not None
     assert offer.job_seconds is not None
     time = format_with_interval(offer.job_seconds, format_duration)
@@ -316,7 +344,7 @@ def _by_text(
     """Yield each distinct text about the estimates of some offers, with the machines it concerns.
 
     Args:
-        offers: The offers.
+        offers: Offers, each with the estimated time of a step on a machine.
         texts: Function that returns the texts for the estimate of one offer, such as its notes.
 
     Yields:
@@ -333,12 +361,12 @@ def _by_text(
 def _launch_line(offers: Sequence[Offer]) -> str:
     """State how much longer steps take if the framework launches operations one by one.
 
-    The line is empty if launches lengthen no step noticeably, by more than a factor of
-    `_MIN_LAUNCH_FACTOR`.
-
     Args:
-        offers: The offers. The line counts those with longer steps, and gives the slowed step with
-            the largest factor as an example.
+        offers: Offers with known times.
+
+    Returns:
+        A line that counts the offers with noticeably longer steps, by more than 10%. It gives the
+        step with the largest factor as an example. The line is empty if there is no such offer.
     """
     slowed = [offer for offer in offers if _launch_factor(offer.estimate) > _MIN_LAUNCH_FACTOR]
     if not slowed:
@@ -394,7 +422,11 @@ def _detail_lines(offer: Offer) -> Iterator[str]:
 
 
 def _cells(offers: Sequence[Offer]) -> pd.DataFrame:
-    """Return the table that a terminal shows, without columns that have no value."""
+    """Return the table that a terminal shows, a row per offer, without empty columns.
+
+    Args:
+        offers: The offers, in the order of the rows.
+    """
     rows = [_cell_row(offer, is_single=len(offers) == 1) for offer in offers]
     cells = pd.DataFrame(rows).fillna("")
     return cells.loc[:, (cells != "").any()].replace("", "-")
@@ -433,7 +465,6 @@ def _cell_row(offer: Offer, *, is_single: bool) -> dict[str, str]:
 
 
 def _format(interval: PositiveInterval | None, format_value: Callable[[float], str]) -> str:
-    """Format the value of an interval; empty for None."""
     if interval is None:
         return ""
     return format_value(interval.value)
@@ -444,14 +475,25 @@ def _format_three(value: float) -> str:
 
 
 def _seconds_format(interval: PositiveInterval) -> Callable[[float], str]:
-    """Return the format for both ends of an interval: milliseconds if the lower end needs them."""
+    """Return a function that formats both ends of an interval of seconds in the same unit.
+
+    The unit is milliseconds if the lower end is that short.
+
+    Args:
+        interval: The interval in seconds.
+    """
     if format_seconds(interval.low).endswith("ms"):
         return lambda value: format_number(1e3 * value, "ms", digits=3)
     return format_seconds
 
 
 def _format_range(interval: PositiveInterval, format_value: Callable[[float], str]) -> str:
-    """Format an interval, with one unit if its ends share it: "1.2 to 1.5 ms"."""
+    """Return an interval as text, with one unit if both ends have it, such as "1.2 to 1.5 ms".
+
+    Args:
+        interval: The interval.
+        format_value: Function that formats one end as a number, optionally followed by a unit.
+    """
     low = format_value(interval.low)
     high = format_value(interval.high)
     number, _, unit = low.partition(" ")
@@ -470,7 +512,11 @@ def _format_memory(estimate: StepTimeEstimate) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format the duration of a job in the largest unit with a value of at least 2."""
+    """Return the duration of a job as text, in the largest unit with a value of at least 2.
+
+    Args:
+        seconds: The duration in seconds.
+    """
     for name, size in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{format_number(seconds / size, digits=3)} {name}"
@@ -482,6 +528,9 @@ def _draw(rankings: Sequence[Ranking]) -> drawing.Figure:
 
     The vertical axis shows cost or throughput. The horizontal axis shows the time of a step, or for
     a generation the tokens per second of each user.
+
+    Args:
+        rankings: The ranked offers, one ranking per kind of work.
     """
     known = [
         [offer for offer in ranking.offers if offer.seconds is not None] for ranking in rankings
@@ -543,7 +592,7 @@ def _draw_panel(
     benefit = f"cost of a million {unit}s" if ranking.by_cost else f"{unit}s per second"
     drawing.finish(
         axes,
-        f"{_capitalized(_name(offers[0]))}, by batch size",
+        f"{_capitalized(_work_name(offers[0]))}, by batch size",
         speed,
         benefit,
         logs={"x": drawing.plain, "y": _format_three},
@@ -551,7 +600,13 @@ def _draw_panel(
 
 
 def _speed(offer: Offer) -> PositiveInterval:
-    """Return milliseconds per step, or for a generation the tokens per second of each user."""
+    """Return the value of an offer on the horizontal axis, with its interval.
+
+    It is the milliseconds per step, or for a generation the tokens per second of each user.
+
+    Args:
+        offer: The offer, with a known time.
+    """
     assert offer.seconds is not None
     if offer.is_generation:
         return offer.seconds.inverse()
@@ -559,11 +614,11 @@ def _speed(offer: Offer) -> PositiveInterval:
 
 
 def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
-    """Return the cost of a million units or the units per second, for the vertical axis.
+    """Return the value of an offer on the vertical axis, with its interval.
 
     Args:
         offer: The offer, whose cost or rate must be known.
-        by_cost: Whether to return the cost instead of the rate.
+        by_cost: Whether to return the cost of a million units instead of the units per second.
     """
     interval = offer.cost_per_million if by_cost else offer.rate
     assert interval is not None
@@ -571,7 +626,7 @@ def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
 
 
 def _join_entries(value: Mapping[str, float] | Sequence[str]) -> str:
-    """Return the entries of a cell as one text, separated by semicolons."""
+    """Return the entries of a list or mapping as one text, separated by semicolons."""
     if isinstance(value, Mapping):
         return "; ".join(f"{name} {share:.4g}" for name, share in value.items())
     return "; ".join(value)

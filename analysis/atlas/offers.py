@@ -1,4 +1,4 @@
-"""Offers: a point on a device at a price, with throughput, cost and a comparison with others.
+"""Offers: a model configuration on a device at a price, with throughput, cost and a ranking.
 
 Models that predict tokens are counted in tokens, others in examples. A generation is counted in
 generated tokens; its cost includes reading the prompts.
@@ -22,7 +22,13 @@ _MILLION = 1e6
 
 
 class PositiveInterval(NamedTuple):
-    """A value with the ends of its 95% interval."""
+    """A positive value with the ends of its 95% interval.
+
+    Attributes:
+        value: The value.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+    """
 
     value: float
     low: float
@@ -33,11 +39,11 @@ class PositiveInterval(NamedTuple):
         return PositiveInterval(*(factor * end for end in self))
 
     def inverse(self) -> PositiveInterval:
-        """Return the interval of the reciprocal."""
+        """Return the interval of the reciprocal 1 / value."""
         return PositiveInterval(1 / self.value, 1 / self.high, 1 / self.low)
 
     def over(self, other: PositiveInterval) -> PositiveInterval:
-        """Return the ratio to a different value, with its interval.
+        """Return the ratio of this value to another value, with its interval.
 
         The errors of the two values are assumed to be independent, so half widths of logarithms add
         as squares (Zou and Donner, Statistics in Medicine 27, 2008).
@@ -53,14 +59,14 @@ class PositiveInterval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A point on one device or on several equal devices, at a price.
+    """A model configuration on one device or on several equal devices, at a price.
 
     Attributes:
-        row: The point, as a row of a frame.
-        model: The model of the point.
+        row: The configuration: key, such as "batch_size" -> value.
+        model: The model of the configuration.
         label: Name of the model.
         estimate: Estimated time of a step.
-        price: Price of an hour of all devices together; None if unknown.
+        price: Price per hour of all devices together; None if unknown.
         amount: Size of the whole job, in units of `unit`; None if no job was given.
         verdict: Comparison with the best offer for the same work, such as "1.5x the cost".
     """
@@ -111,7 +117,7 @@ class Offer:
 
     @property
     def work(self) -> tuple[Any, ...]:
-        """Key of the work of this offer. Only offers with equal keys are ranked together."""
+        """Key of the work that this offer does. Only offers with equal keys are ranked together."""
         keys = {name: value for name, value in self.row.items() if name not in _OFFER_KEYS}
         return tuple(sorted((str(name), str(value)) for name, value in keys.items()))
 
@@ -160,7 +166,7 @@ class Offer:
 
     @property
     def cost_per_million(self) -> PositiveInterval | None:
-        """Cost of a million tokens or examples; None if the price or the time is unknown."""
+        """Cost of a million tokens or examples (see `unit`); None if price or time is unknown."""
         if self.price is None or self.seconds_per_unit is None:
             return None
         return self.seconds_per_unit.times(_MILLION * self.price / _SECONDS_PER_HOUR)
@@ -203,6 +209,8 @@ class Offer:
 class Ranking:
     """Offers for the same work, ranked by cost or by throughput.
 
+    An offer is a model configuration on a machine (one or more devices) at a price.
+
     Attributes:
         offers: All offers with their verdicts, in the order of the input.
         by_cost: Whether the offers are ranked by cost. This requires a price for every offer with a
@@ -243,24 +251,26 @@ class Ranking:
         return list(dict.fromkeys(names))
 
     def efficient(self) -> list[Offer]:
-        """Return the offers than which no other offer is both faster and cheaper.
+        """Return the offers that no other offer beats in both speed and cost.
 
         Only offers with a known step time and cost are considered.
         """
         known = [offer for offer in self.offers if offer.seconds and offer.cost_per_million]
-        return [offer for offer in known if not any(_beats(other, offer) for other in known)]
+        return [offer for offer in known if not any(_beats(rival, offer) for rival in known)]
 
 
-def _beats(other: Offer, offer: Offer) -> bool:
-    assert other.seconds is not None
+def _beats(rival: Offer, offer: Offer) -> bool:
+    assert rival.seconds is not None
     assert offer.seconds is not None
-    other_cost = other.score(by_cost=True).value
+    rival_cost = rival.score(by_cost=True).value
     cost = offer.score(by_cost=True).value
-    return other_cost < cost and other.seconds.value < offer.seconds.value
+    return rival_cost < cost and rival.seconds.value < offer.seconds.value
 
 
 def rank_offers(offers: Iterable[Offer]) -> list[Ranking]:
-    """Rank the offers for each kind of work.
+    """Rank offers for each kind of work, such as training of one model.
+
+    An offer is a model configuration on a device at a price.
 
     Args:
         offers: Offers for one or several kinds of work.

@@ -1,9 +1,9 @@
-"""An atlas of the kernels in the user's own store, for devices without published timings.
+"""Timings of the kernels in the user's own store, for devices without published timings.
 
-An operation within a step is not called from Python, so the call is subtracted from each kernel's
-time. Chains of elementwise kernels show the duration of a call and of an operation within it. If
-kernels of another kind have a longer fixed time than an elementwise call, the excess is their
-preparation in the library, which also occurs within a step.
+A kernel is an operation that was timed alone. An operation within a step is not called from Python,
+so the call is subtracted from each kernel's time. Chains of elementwise kernels show the duration
+of a call and of an operation within it. If kernels of another kind have a longer fixed time than an
+elementwise call, the excess is their preparation in the library, which also occurs within a step.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SHARED_COLUMNS = ("precision", "framework.name", "compile")
 
 
 def load_kernels(store: str | Sequence[str] | None) -> pd.DataFrame:
-    """Load the measured kernels of a store.
+    """Load the measured kernels (operations that were timed alone) of a store.
 
     Args:
         store: Address of the store, or of several; None for the default one, which may be absent.
 
     Returns:
-        A row per kernel; no rows if there is no default store.
+        A row per kernel; no rows if the default store does not exist.
     """
     from analysis.store.load import load as load_runs
 
@@ -55,19 +55,19 @@ def load_kernels(store: str | Sequence[str] | None) -> pd.DataFrame:
 def own_atlas(
     runs: pd.DataFrame, device: str, row: Mapping[Any, Any], similar: str | None = None
 ) -> Atlas:
-    """Return an atlas of the kernels that ran on a device under the settings of a point.
+    """Return timings of the kernels that ran on a device under the settings of a step.
 
     Only kernels of the latest environment and protocol are used.
 
     Args:
         runs: Kernels, as `load_kernels` returns them.
-        device: The device, as the store names it.
-        row: The point.
-        similar: A device of the shipped atlas whose fits are priors; None for no priors.
+        device: Name of the device in the store.
+        row: The step to be estimated: configuration key -> value.
+        similar: Name of a device with published timings, whose fits are priors; None for no priors.
 
     Raises:
         InsufficientData: If too few kernels were measured on the device with these settings.
-        ConfigError: If the similar device is not in the atlas.
+        ConfigError: If the similar device has no published timings.
     """
     from paradnn.forecast.operation_times import MIN_OPERATIONS
 
@@ -115,12 +115,17 @@ def own_atlas(
 
 
 def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> pd.DataFrame:
-    """Return the kernels of a device under the point's settings.
+    """Return the kernels of a device that ran under the settings of a step.
 
     Kernels of earlier environments or protocols are excluded.
 
+    Args:
+        runs: Kernels, as `load_kernels` returns them.
+        device: Name of the device.
+        row: The step: configuration key -> value. Its precision, framework and compile mode count.
+
     Raises:
-        InsufficientData: If there are none.
+        InsufficientData: If no kernel ran under these settings.
     """
     runs = runs[runs["device"].eq(device)]
     wanted = {
@@ -154,7 +159,19 @@ def _fit_group(
     noise: np.ndarray,
     prior: TimingGroup | None,
 ) -> TimingGroup:
-    """Fit the kernels of one kind, with the fit of a similar device as prior if that helps."""
+    """Fit the times of the kernels of one kind, if possible with a similar device as prior.
+
+    Args:
+        kind: Kind of the kernels, such as "gemm".
+        device: Name of the device.
+        row: The step to be estimated: configuration key -> value.
+        operations: The n kernels.
+        timings: Sizes and seconds of the kernels (n rows).
+        noise: (n,) standard deviation of the logarithm of each time, due to measurement noise; NaN
+            if unknown.
+        prior: Published timings of a similar device. Their fit is the prior if that improves
+            leave-one-out predictions; None for no prior.
+    """
     from paradnn.forecast.operation_times import OperationTimes
 
     seconds = timings["seconds"].to_numpy()
@@ -183,7 +200,15 @@ def _fit_group(
 
 
 def _with_overheads(groups: Mapping[Any, TimingGroup]) -> dict[Any, TimingGroup]:
-    """Return the groups with the dispatch time of a step and the overhead of each operation."""
+    """Return the timings with the dispatch time of a step and the overhead of each operation.
+
+    Args:
+        groups: Kind of kernel -> its timings, which include calls from Python.
+
+    Returns:
+        The same mapping with `dispatch_seconds` and `overhead_seconds`. If it has matrix products
+        ("gemm"), batched products ("bmm") are added.
+    """
     step_seconds = 0.0
     if "elementwise" in groups:
         chains = groups["elementwise"].predictor()

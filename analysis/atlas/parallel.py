@@ -1,4 +1,4 @@
-"""Several devices: the share of a step that each performs, and their all-reduces.
+"""Several devices: the share of a step that each performs, and the messages between them.
 
 - `parallel=data`: each device holds all weights and takes an equal share of the batch. In training,
   all-reduces sum the gradients in buckets, while the backward pass still runs (Li et al. 2020,
@@ -57,13 +57,13 @@ class AllReduces:
 
 
 def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str:
-    """Return the reason why a step cannot be divided among devices; empty if it can.
+    """Return why a step cannot be divided among devices, with a remedy; empty if it can.
 
     Args:
         model: The model.
-        batch: Examples over all devices.
+        batch: Number of examples in a step, over all devices.
         devices: Number of devices.
-        parallel: One of `PARALLEL`.
+        parallel: "data" to divide the batch, or "tensor" to divide each layer.
     """
     if devices == 1:
         return ""
@@ -87,7 +87,7 @@ def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str
 
 
 def _largest_power_of_two_divisor(count: int, below: int) -> int:
-    """Return the largest power of two below `below` that divides `count`."""
+    """Return the largest power of two that is smaller than `below` and divides `count`."""
     divisor = 1
     while 2 * divisor < below and count % (2 * divisor) == 0:
         divisor *= 2
@@ -95,11 +95,11 @@ def _largest_power_of_two_divisor(count: int, below: int) -> int:
 
 
 def tensor_layers(layers: Sequence[Layer], devices: int) -> list[Layer]:
-    """Return one device's share of the layers of a transformer.
+    """Return one device's share of the layers of a transformer that several devices divide.
 
     Args:
         layers: Layers of the model, for one example.
-        devices: Number of devices; it divides the heads.
+        devices: Number of devices; it divides the number of heads.
     """
     return [_layer_share(layer, devices) for layer in layers]
 
@@ -139,13 +139,15 @@ def _divided(layer: Layer, devices: int, fields: Sequence[str], product_field: s
 
 
 def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) -> list[AllReduces]:
-    """Return the all-reduces in a step of a transformer with parallel=tensor.
+    """Return the all-reduces in a step of a transformer whose layers several devices divide.
+
+    This is parallel=tensor.
 
     Args:
         layers: Layers of the whole model, for one example.
         batch: Batch size.
         width: Bytes of an activation.
-        mode: Mode of the step.
+        mode: "train", "inference" or "generate". Training has twice the number of all-reduces.
     """
     # Outputs of attention and of feed-forward layers are as wide as the model.
     elements = max(layer.written for layer in layers if layer.name == "attended")
@@ -157,7 +159,9 @@ def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) 
 
 
 def gradient_messages(parameters: int, width: int) -> list[AllReduces]:
-    """Return the all-reduces of gradients in a training step with parallel=data.
+    """Return the all-reduces of gradients in a training step whose batch several devices divide.
+
+    This is parallel=data.
 
     Args:
         parameters: Number of trained parameters; the list is empty for 0.
@@ -173,10 +177,10 @@ def gradient_messages(parameters: int, width: int) -> list[AllReduces]:
 def communication_parts(
     group: TimingGroup, all_reduces: Sequence[AllReduces], devices: int
 ) -> list[StepPart]:
-    """Return the parts of a step in which devices communicate.
+    """Return the parts of a step in which devices communicate, with the timings that predict them.
 
     Args:
-        group: Timings of collectives.
+        group: Timings of collectives, such as all-reduces.
         all_reduces: The all-reduces of a step.
         devices: Number of devices.
     """
@@ -195,7 +199,11 @@ def communication_parts(
 
 
 def timed_device_counts(group: TimingGroup) -> list[int]:
-    """Return the numbers of devices over which all-reduces of a group were timed, ascending."""
+    """Return the numbers of devices over which all-reduces were timed, in ascending order.
+
+    Args:
+        group: Timings of collectives.
+    """
     is_all_reduce = group.timings["variant"].eq("all_reduce")
     # Collectives store the number of devices in the column m (`kernels.collective`).
     device_counts = group.timings.loc[is_all_reduce, "m"]

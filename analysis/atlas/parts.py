@@ -1,4 +1,4 @@
-"""The parts of a step: its operations, each with the group of timings that predicts it."""
+"""Parts of a step: groups of operations, each with the published timings that predict it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class StepPart:
     """Operations of a step that one group of timings predicts.
 
     Attributes:
-        name: Name of the part. Parts of the same name share one error.
+        name: Name of the part, such as "attention". Parts of the same name share one error.
         group: Timings of these operations, or of substitutes for them.
         operations: The operations, as the group describes them.
-        substitution: Text on how the operations are predicted from substitutes; empty if such
+        substitution: How the operations are predicted from substitutes, as text; empty if such
             operations were timed.
         is_overlapped: Whether the part may run at the same time as the backward pass.
     """
@@ -53,7 +53,8 @@ def step_parts(
     """Assign every operation of a step to the group of timings that predicts it.
 
     Args:
-        find_group: Looks up the groups of the device. It must have one for "gemm".
+        find_group: Function that returns the timings of a kind of kernel on the device, or None. It
+            must return timings for "gemm".
         model: The model.
         operations: Products and convolutions of the step.
         other_bytes: Bytes that the step moves in addition to the traffic of the operations.
@@ -107,9 +108,14 @@ def _traffic_parts(
     count: int,
     is_kernel: bool,
 ) -> Iterator[StepPart]:
-    """Yield the part for the `other_bytes` of traffic in addition to that of the products.
+    """Yield the part for the memory traffic in addition to that of the products.
 
-    The traffic is divided among `count` equal operations.
+    Args:
+        elementwise: Timings of elementwise kernels; None if the device has none.
+        gemm: Timings of products, which are used if `elementwise` is None.
+        other_bytes: Bytes of this traffic.
+        count: Number of equal operations among which the traffic is divided.
+        is_kernel: Whether the step is a single operation.
     """
     name = "other traffic"
     if elementwise is not None and (other_bytes or not is_kernel):
@@ -128,10 +134,14 @@ def _traffic_parts(
 def as_products(
     entries: Iterable[RepeatedOperation], group: TimingGroup
 ) -> list[RepeatedOperation]:
-    """Return operations as matrix products of a variant that a group timed.
+    """Return operations as matrix products of a variant that was timed.
 
     An operation that consists of several consecutive products becomes one product with a repeat
     count. Products of a timed variant are returned unchanged.
+
+    Args:
+        entries: The operations, such as convolutions, with their repeat counts.
+        group: Timings of products. A variant is, for example, a layout of the operands.
     """
     timed_variants = set(group.timings["variant"])
     # Most published tables have a single variant, without a name.
@@ -162,9 +172,12 @@ def as_products(
 
 
 def weight_bytes(precision: str) -> float:
-    """Return the bytes of a weight at a precision.
+    """Return the bytes of a weight at a precision, such as 0.5 for a 4-bit precision.
 
     A precision narrower than 16 bits applies only to weights, not to activations.
+
+    Args:
+        precision: Name of the precision, such as "bfloat16" or "fp8".
     """
     if precision in COMPUTE_BYTES:
         return COMPUTE_BYTES[precision]
@@ -184,6 +197,14 @@ def _attention_parts(
     """Yield the parts for the two products of each attention, for all heads of a device.
 
     They form one kernel if such a kernel was timed on the device, else they are batched products.
+
+    Args:
+        find_group: Function that returns the timings of a kind of kernel on the device, or None.
+        gemm: Timings of products.
+        model: The model.
+        products: Batched products of the step, forward and backward.
+        batch: Batch size.
+        head_shares: Number of devices among which the heads of each attention are divided.
     """
     forward = [entry for entry in products if entry.layer.endswith("forward")]
     if not forward:

@@ -15,10 +15,10 @@ from paradnn.store.files import read_json
 
 
 def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
-    """Return the model of a frame's row.
+    """Return the model that a row of a frame of runs describes.
 
     Args:
-        row: A row with `family` and the keys of the model.
+        row: Column -> value, with `family` and the sizes of the model (`model.*`).
         option: The option or key that chose the row, for error messages.
 
     Raises:
@@ -38,14 +38,20 @@ def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
 
 
 def get_text(row: Mapping[Any, Any], name: str, default: str) -> str:
-    """Return a value of a row as text; `default` if it is missing."""
+    """Return a value of a row as text.
+
+    Args:
+        row: Column -> value.
+        name: The column.
+        default: Text to return if the value is missing.
+    """
     if is_missing(row.get(name)):
         return default
     return str(row[name])
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell of a frame has no value."""
+    """Return whether a cell of a frame is None, NaN or NA. A list or tuple is never missing."""
     if isinstance(value, list | tuple):
         return False
     return value is None or bool(pd.isna(value))
@@ -56,6 +62,9 @@ def _plain_value(value: Any) -> Any:
 
     Text that is valid JSON is parsed. A whole number of type float becomes an integer, since
     missing values turn a column of integers into floats.
+
+    Args:
+        value: Text, a Python value or a NumPy scalar.
     """
     if isinstance(value, str):
         try:
@@ -70,7 +79,15 @@ def _plain_value(value: Any) -> Any:
 
 
 def format_point(row: Mapping[Any, Any], model: Model) -> str:
-    """Return a point as lists of runs write it: "gpt 4x256 h4 t128 b8 bfloat16 inference"."""
+    """Return a configuration as text, such as "gpt 4x256 h4 t128 b8 bfloat16 inference".
+
+    The text has the model with its sizes, the batch size, the precision, and the mode unless it is
+    training.
+
+    Args:
+        row: The configuration: key -> value.
+        model: The model of the configuration.
+    """
     parts = [model.name, model.size, f"b{row['batch_size']}", str(row["precision"])]
     mode = get_text(row, "mode", "train")
     if mode != "train":
@@ -79,7 +96,7 @@ def format_point(row: Mapping[Any, Any], model: Model) -> str:
 
 
 def model_label(model: Model) -> str:
-    """Return the name of the preset that a model equals, such as "llama3-8b".
+    """Return a short name of a model: the name of the preset that it equals, such as "llama3-8b".
 
     If only the sequence length differs from a preset, the label states it: "llama3-8b t2048". Any
     other model is named by family and size, such as "gpt 4x256 h4 t128".
@@ -101,7 +118,7 @@ def _with_length(preset: Model, length: int) -> Model | None:
 
 @functools.cache
 def _presets() -> dict[str, Model]:
-    """Return the models of the valid files in conf/model, by name."""
+    """Return the models of the valid files in conf/model, by file name without suffix."""
     import yaml
 
     presets = {}

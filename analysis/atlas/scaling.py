@@ -1,4 +1,4 @@
-"""Estimates for devices that the atlas lacks, scaled from the most similar device."""
+"""Timings for devices without published ones, scaled from the most similar device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def scaled_atlas(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas]
     of their bandwidths.
 
     Args:
-        atlas: The atlas.
-        device: A device that the atlas lacks.
+        atlas: Published timings of several devices.
+        device: Name of a device that the atlas lacks.
         precision: Precision in which the other device must have timings of products.
 
     Returns:
@@ -31,9 +31,9 @@ def scaled_atlas(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas]
         for group in atlas.groups
         if (group.kind, group.precision) == ("gemm", precision)
     }
-    own = device_hardware(device) or device_hardware(f"NVIDIA {device}")
+    target = device_hardware(device) or device_hardware(f"NVIDIA {device}")
     for name in names:
-        ratios = _speed_ratios(own, device_hardware(name), precision)
+        ratios = _speed_ratios(target, device_hardware(name), precision)
         if ratios is not None:
             peak_ratio, bandwidth_ratio = ratios
             ridge_distance = abs(math.log(peak_ratio / bandwidth_ratio))
@@ -52,26 +52,36 @@ def scaled_atlas(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas]
 
 
 def _speed_ratios(
-    own: Hardware | None, other: Hardware | None, precision: str
+    target: Hardware | None, timed: Hardware | None, precision: str
 ) -> tuple[float, float] | None:
-    """Return the ratios of peak arithmetic and of bandwidth of two devices (own / other).
+    """Return the ratios of peak arithmetic and of bandwidth of two devices (target / timed).
 
-    Return None if a specification is missing or the devices are of different kinds.
+    Args:
+        target: Specification of the device without timings; None if unknown.
+        timed: Specification of a device with timings; None if unknown.
+        precision: Precision of the peak arithmetic.
+
+    Returns:
+        Both ratios; None if a specification is missing or the devices are of different kinds.
     """
-    if own is None or other is None or own.kind != other.kind:
+    if target is None or timed is None or target.kind != timed.kind:
         return None
-    own_peak = _peak_flops(own, precision)
-    other_peak = _peak_flops(other, precision)
-    if not (own_peak and other_peak and own.bandwidth and other.bandwidth):
+    target_peak = _peak_flops(target, precision)
+    timed_peak = _peak_flops(timed, precision)
+    if not (target_peak and timed_peak and target.bandwidth and timed.bandwidth):
         return None
-    return own_peak / other_peak, own.bandwidth / other.bandwidth
+    return target_peak / timed_peak, target.bandwidth / timed.bandwidth
 
 
 def _peak_flops(hardware: Hardware, precision: str) -> float:
-    """Return the peak FLOP/s at a precision; 0 if unknown.
+    """Return the peak FLOP/s of a device at a precision; 0 if unknown.
 
     Types narrower than 16 bits use the peak of 16 bits, since the ratio of two devices is usually
     similar.
+
+    Args:
+        hardware: Specification of the device.
+        precision: Name of the precision, such as "float32".
     """
     names = ("float32",) if precision == "float32" else ("bfloat16", "float16")
     return max(hardware.peak_flops.get(name, 0.0) for name in names)

@@ -38,16 +38,16 @@ _Rates = Mapping[str, Any]
 
 
 def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
-    """Return the content of a simulator's system file for a device.
+    """Return the content of a simulator's system file for a device, with measured rates.
 
     Args:
-        name: Name of the simulator, a key of `SYSTEMS`.
-        atlas: The atlas.
+        name: Name of the simulator: "calculon", "llm-viewer" or "astra-sim".
+        atlas: Published timings.
         device: The atlas's name of the device.
 
     Returns:
         The content of the system file, and the content of the file of intervals: source, and low
-        and high ends by name of the rate.
+            and high ends by name of the rate.
 
     Raises:
         ConfigError: If the device has no specifications.
@@ -92,13 +92,13 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
 def _predict_rates(
     group: TimingGroup, quantity: str, shapes: Sequence[Columns], variant: str = ""
 ) -> Any:
-    """Predict the rates of kernels of a group.
+    """Predict the rates that kernels of one kind reach on a device.
 
     Args:
-        group: The group.
-        quantity: "flops" or "bytes".
-        shapes: The n kernels.
-        variant: Variant of the kernels.
+        group: Timings of such kernels.
+        quantity: "flops" for FLOP/s, or "bytes" for B/s.
+        shapes: Sizes, FLOP and bytes of the n kernels.
+        variant: Variant of the kernels; empty if there is only one.
 
     Returns:
         FLOP/s or B/s (3, n): medians, low ends and high ends.
@@ -111,9 +111,15 @@ def _predict_rates(
 
 
 def _calculon(device: str, hardware: Hardware, rates: _Rates, devices: int) -> dict[str, Any]:
-    """Return the content of Calculon's file.
+    """Return the content of Calculon's system file.
 
     Efficiencies are listed by the GFLOP or MB of an operation, the largest operation first.
+
+    Args:
+        device: Not used.
+        hardware: Specification of the device.
+        rates: Median rates of products, of memory-bound products and of all-reduces.
+        devices: Number of devices of the network; 0 if it was not timed.
     """
     flops = rates["flops_per_second"]
     bandwidths = rates["bytes_per_second"]
@@ -148,7 +154,12 @@ def _calculon(device: str, hardware: Hardware, rates: _Rates, devices: int) -> d
 
 
 def _calculon_networks(rates: _Rates, devices: int) -> list[dict[str, Any]]:
-    """Return a list with the network between a machine's devices; empty if it was not timed."""
+    """Return a list with the network between a machine's devices; empty if it was not timed.
+
+    Args:
+        rates: Median rates, in B/s, of a long and of a short all-reduce.
+        devices: Number of devices of the network; 0 if it was not timed.
+    """
     if not devices:
         return []
     long_rate, short_rate = rates["all_reduce_bytes_per_second"]

@@ -15,12 +15,14 @@ from paradnn.families import Model
 
 
 def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
-    """Return the layers of a model that `paradnn.worker.count` builds and traces.
+    """Return the layers of a model, found by a trace of its forward pass on this machine.
+
+    A separate process, `paradnn.worker.count`, builds and traces the model.
 
     Args:
-        framework: Framework that builds the model.
+        framework: Name of the framework that builds the model, such as "torch".
         model: The model.
-        batch: Examples of the batch. The layers process the whole batch.
+        batch: Number of examples in the batch. The layers process the whole batch.
 
     Returns:
         One layer per matrix product, then a layer with all weights. The trace does not include the
@@ -56,8 +58,9 @@ def _product_layer(
 
     Args:
         category: Category of the product, such as "convolution".
-        flops: FLOPs of the product.
-        operand_sizes: Elements of the operands and the result; empty if unknown.
+        flops: FLOP of the product, two per multiply-add.
+        operand_sizes: Numbers of elements of the left operand, the right operand and the result;
+            empty if unknown.
         is_first: Whether this is the first product of the model.
     """
     macs = flops / 2
@@ -69,11 +72,11 @@ def _product_layer(
     k = macs / result
     if category == "convolution":
         n = result * right / macs
-        own = 1.0
+        products = 1.0
     else:
         n = macs / left
-        own = left * right * result / macs**2
-    rows, inputs, outputs, count = (max(1, round(size)) for size in (m, k, n, own))
+        products = left * right * result / macs**2
+    rows, inputs, outputs, count = (max(1, round(size)) for size in (m, k, n, products))
     if count == 1:
         # All examples share the right matrix.
         product = Multiply(rows, inputs, outputs, pairs=0)
@@ -95,9 +98,15 @@ def _product_layer(
 
 @functools.cache
 def _trace(question: str) -> Mapping[str, Any]:
-    """Return the output of `paradnn.worker.count` for a model, which is given as JSON.
+    """Return the output of `paradnn.worker.count`, which builds and traces a model.
 
     Results are cached, since the same model is estimated on several devices.
+
+    Args:
+        question: The framework, the model and the batch size, as JSON.
+
+    Returns:
+        The parsed output. If the process fails, the key "why" states the reason.
     """
     command = [sys.executable, "-m", "paradnn.worker.count"]
     process = subprocess.run(command, input=question, capture_output=True, text=True, check=False)

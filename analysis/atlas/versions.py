@@ -1,8 +1,9 @@
 """Speedups of engine versions on one device: the paper's Figure 12 for current kernels.
 
-The atlas holds a few hundred timings of each version, at different shapes. At the shapes of one
-version, the time of the other version is predicted. Each version is predicted at about half of all
-shapes, so a constant bias of the predictor cancels out.
+An engine is a library or serving engine, such as PyTorch or vLLM. The atlas (the published timings)
+has a few hundred timings of each version, at different shapes. At the shapes of one version, the
+time of the other version is predicted. Each version is predicted at about half of all shapes, so a
+constant bias of the predictor cancels out.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _BOOTSTRAP_DRAWS = 1000
 
 @dataclass(frozen=True)
 class VersionChange:
-    """A version of an engine compared with the one before it.
+    """A version of an engine (such as PyTorch or vLLM) compared with the version before it.
 
     Attributes:
         before: Timings of the earlier version.
         after: Timings of the later version.
-        shapes: Number of shapes.
+        shapes: Number of kernel shapes over which the versions are compared.
         time_ratio: Time of the later version / time of the earlier version, median over the shapes.
         low: Lower end of the 95% interval of `time_ratio`.
         high: Upper end of that interval.
@@ -49,7 +50,7 @@ class VersionChange:
 
     @property
     def verdict(self) -> str:
-        """The verdict as text."""
+        """The later version as "faster", "slower", "the same within 3%" or "undecided"."""
         if self.low > 1 / (1 + _EQUIVALENCE) and self.high < 1 + _EQUIVALENCE:
             return f"the same within {_EQUIVALENCE:.0%}"
         if self.low > 1:
@@ -59,7 +60,7 @@ class VersionChange:
         return "undecided"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the change as a JSON object."""
+        """Return the comparison as a JSON object; "times" is the ratio of the times."""
         return {
             "device": self.after.device,
             "engine": self.after.engine,
@@ -105,9 +106,9 @@ def version_changes(
     Versions are compared by engine, kind of kernel and precision.
 
     Args:
-        atlas: The atlas.
+        atlas: Published timings.
         device: The atlas's name of the device.
-        engine: Engine to compare; None for all.
+        engine: Engine to compare, such as "vLLM"; None for all.
     """
     key = attrgetter("engine", "kind", "precision")
     groups = [
@@ -120,7 +121,12 @@ def version_changes(
 
 
 def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
-    """Compare two versions by predicting each at the shapes of the other."""
+    """Compare two versions of an engine by predicting each at the kernel shapes of the other.
+
+    Args:
+        before: Timings of the earlier version.
+        after: Timings of the later version, of the same kind of kernel, device and precision.
+    """
     logs = []
     matrix_sizes: list[tuple[Any, Any]] = []
     common_variance = 0.0
@@ -156,15 +162,18 @@ def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
 def _bootstrap_medians(
     log_ratios: np.ndarray, matrix_sizes: Sequence[tuple[Any, Any]], random: np.random.Generator
 ) -> np.ndarray:
-    """Return the medians of resampled log ratios (draws,).
+    """Return the medians of resampled log ratios of times.
 
     Ratios of shapes with the same weight matrix are similar, so matrices are resampled instead of
     shapes.
 
     Args:
-        log_ratios: Logarithms of ratios (n,).
-        matrix_sizes: Columns and rows of the weight matrix of each shape (n).
+        log_ratios: (n,) logarithms of ratios, one per shape.
+        matrix_sizes: (n) columns and rows of the weight matrix of each shape.
         random: Source of the draws.
+
+    Returns:
+        An array (draws,).
     """
     indices = {size: index for index, size in enumerate(dict.fromkeys(matrix_sizes))}
     matrix_indices = np.array([indices[size] for size in matrix_sizes])

@@ -19,7 +19,12 @@ _MIN_FLOPS_FACTOR = 10.0
 
 
 def fc_columns(model: Model, batch: int) -> dict[str, int]:
-    """Return the sizes of a step of a fully connected model, in the columns of its timings."""
+    """Return the sizes of a step of a fully connected model, in the columns of its timings.
+
+    Args:
+        model: A fully connected model.
+        batch: Batch size.
+    """
     sizes = vars(model)
     return {
         "m": batch,
@@ -39,7 +44,7 @@ def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
 
     Args:
         group: Published whole steps.
-        batch: Batch size.
+        batch: Batch size of the step.
         seconds: Time of the step.
 
     Returns:
@@ -65,7 +70,12 @@ def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
 
 
 def published_seconds(row: Mapping[Any, Any], device: str) -> float | None:
-    """Return the published seconds of exactly this step on the device; None if unpublished."""
+    """Return the published seconds of exactly this step on the device; None if unpublished.
+
+    Args:
+        row: The step: configuration key -> value.
+        device: The atlas's name of the device.
+    """
     group = _published_group(row, device)
     if group is None:
         return None
@@ -80,7 +90,15 @@ def published_seconds(row: Mapping[Any, Any], device: str) -> float | None:
 
 
 def published_overhead_note(row: Mapping[Any, Any], device: str) -> str:
-    """Return a note if input and dispatch determine the published time of this step, else ""."""
+    """Return a note if input and dispatch determine the published time of a step.
+
+    Args:
+        row: The step: configuration key -> value.
+        device: The atlas's name of the device.
+
+    Returns:
+        The note; empty if the device determines the time or the time is unpublished.
+    """
     seconds = published_seconds(row, device)
     group = _published_group(row, device)
     if seconds is None or group is None:
