@@ -215,7 +215,7 @@ def _point_rows(
     Yields nothing for kernels, for communication, and for families whose models have no layers.
 
     Args:
-        point: The measured point, as a row of a frame: column -> value.
+        point: The measured point, as a mapping from columns to values.
         settings: Settings of the point that vary among the points, as text; empty if none vary.
         devices: Names of the platforms.
     """

@@ -197,7 +197,7 @@ def _row(
     """Return the row of a point and another device in the table of `extrapolate`.
 
     Args:
-        point: The measured point, as a row of `points`: column -> value.
+        point: The measured point, as a mapping from columns to values.
         device: Name of the other device.
         kernels: Timings of operations in the store, of any device.
         points: All measured points, one per row.
@@ -247,7 +247,7 @@ def _predict(
     If the store has kernels (timed operations) of the device, they replace the published timings.
 
     Args:
-        point: The measured point, as a row of a frame: column -> value.
+        point: The measured point, as a mapping from columns to values.
         device: Name of the device.
         kernels: Timings of operations in the store, of any device.
 
@@ -275,7 +275,7 @@ def _product_share(point: Mapping[Any, Any]) -> float:
     """Return the share of matrix products in the profile of a step; NaN without a profile.
 
     Args:
-        point: The measured point, as a row of a frame: column -> value.
+        point: The measured point, as a mapping from columns to values.
     """
     shares = [float(point.get(name, math.nan)) for name in _PRODUCT_CATEGORIES]
     known = [share for share in shares if not math.isnan(share)]
@@ -286,7 +286,7 @@ def _measured_seconds(point: Mapping[Any, Any], measured: pd.DataFrame) -> float
     """Return the median step time in seconds of a point on another device; NaN if not measured.
 
     Args:
-        point: The point that was measured on the host, as a row of a frame: column -> value.
+        point: The point that was measured on the host, as a mapping from columns to values.
         measured: The points that were measured on the other device, one per row.
     """
     keys = [name for name in map(str, measured) if name.startswith("model.")]
@@ -305,7 +305,7 @@ def _describe_host(point: Mapping[Any, Any], row: Mapping[str, Any]) -> str:
     """State the measured step time, the share of matrix products in it, and the largest products.
 
     Args:
-        point: The measured point, as a row of a frame: column -> value.
+        point: The measured point, as a mapping from columns to values.
         row: Row of the point in the table of `extrapolate`.
     """
     text = f"{row['point']}: {format_seconds(row['host_seconds'])} a step on {row['host']}"
@@ -318,7 +318,7 @@ def _describe_products(point: Mapping[Any, Any]) -> str:
     """Name the largest matrix products of a step, with their sizes and shares of the arithmetic.
 
     Args:
-        point: The measured point, as a row of a frame: column -> value.
+        point: The measured point, as a mapping from columns to values.
     """
     from analysis.atlas.points import get_text, model_from_row
 

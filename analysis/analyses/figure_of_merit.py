@@ -167,8 +167,8 @@ def _describe_coverage(
     """State the omitted points, and the errors that the intervals include.
 
     Args:
-        missing: Side -> number of its points that another side lacks.
-        points: Side -> its points of the suite, from `_points`.
+        missing: Number of points of each side that another side lacks.
+        points: Points of the suite by side, from `_points`.
         runs: The runs of all sides.
     """
     omitted = _list_counts(missing)
@@ -505,7 +505,7 @@ def _answer(
         name: Name of the side.
         first: Name of the baseline.
         suite: (points, sides) rates.
-        points: Side -> its points, from `_points`.
+        points: Points of each side, from `_points`.
         effects: Effects of the sessions and hosts of both sides on the log ratio.
     """
     found = _decide_merit(points[name], points[first], effects)

@@ -182,7 +182,7 @@ def _paragraphs(
     Args:
         described: The first tasks of `by_size`, which get a paragraph each.
         by_size: All tasks, the task with the most choices first.
-        limits: Metric -> its upper limit, or its lower limit if more is better.
+        limits: Upper limit by metric, or lower limit if more is better.
         currency: Currency of the costs.
     """
     for front in described:
@@ -221,7 +221,7 @@ def _answer(
 
     Args:
         by_size: All tasks, the task with the most choices first.
-        limits: Metric -> its upper limit, or its lower limit if more is better.
+        limits: Upper limit by metric, or lower limit if more is better.
         currency: Currency of the costs.
     """
     front = by_size[0]
@@ -356,7 +356,7 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
 
     Args:
         front: The choices of a task.
-        limits: Metric -> its upper limit, or its lower limit if more is better.
+        limits: Upper limit by metric, or lower limit if more is better.
         currency: Currency of the costs.
     """
     by = next((name for name in (front.x, front.y) if name not in limits), front.x)
@@ -553,8 +553,7 @@ class Frontier:
         incomplete: Number of choices without a row because they lack a metric.
         has_session_effects: Whether an effect of separate sessions was part of a comparison that
             may decide a standing.
-        expected: Metric `x` or `y` -> value of the best choice in this metric, corrected for
-            selection bias.
+        expected: Value of the best choice by metric (`x` and `y`), corrected for selection bias.
         pooled: How the pooled runs differ, as text; empty if no heterogeneous runs were pooled.
     """
 
@@ -604,8 +603,8 @@ def frontiers(
 
     Args:
         frame: Runs, one per row.
-        limits: Metric -> its upper limit, or its lower limit if more is better; None for no limits.
-            Choices without one of these metrics are omitted.
+        limits: Upper limit by metric, or lower limit if more is better; None for no limits. Choices
+            without one of these metrics are omitted.
         pool: Whether to pool runs that differ in timing protocol or schema version.
         x: Metric of the first quantity. None for cost or, without prices, throughput or time.
         y: Metric of the second quantity. None for latency or accuracy.
@@ -1127,7 +1126,7 @@ def _row(
     Args:
         part: The runs of the choice.
         columns: Columns in which the choices differ.
-        scatters: Metric -> the scatter of all choices.
+        scatters: Scatter of all choices, by metric.
         position: Position of the choice in `scatters`.
         error: Probability that the interval of one metric excludes the true value.
     """
@@ -1175,7 +1174,7 @@ def _draw(
 
     Args:
         by_size: All tasks, the task with the most choices first.
-        limits: Metric -> its limit, drawn as a dashed line.
+        limits: Limits by metric, drawn as dashed lines.
         currency: Currency of the costs.
     """
     shown = by_size[:_MAX_PANELS]

@@ -46,7 +46,8 @@ class MemoryFrontier(NamedTuple):
             or "contradicted"); `edge`, whether the point is a minimal failing or a maximal fitting
             point.
         tried: The same points with all columns, and with the same index.
-        excluded: Outcome that says nothing about memory, such as "timeout" -> number of its points.
+        excluded: Number of points by outcome, for outcomes that say nothing about memory, such as
+            "timeout".
     """
 
     group: FamilyGroup

@@ -390,7 +390,7 @@ class PredictedGrid:
             which have the outcome `EXCLUDED`, or the predicted median in the column of the metric
             with its 95% interval in `low` and `high`.
         spaces: The grid of each family on each device.
-        trust: Name of a space -> leave-one-out errors at its measured points.
+        trust: Leave-one-out errors at the measured points of each space, by name of the space.
         omitted: An InsufficientData with the reason for each family and device without a
             prediction.
     """

@@ -109,8 +109,8 @@ class Scaling(NamedTuple):
             together), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
         families: The fit of each family that has pairs.
         unpaired: Families without a pair.
-        confounding: Family -> why an effect of its device count cannot be separated from effects of
-            sessions or from drift.
+        confounding: Reason, by family, why an effect of the device count cannot be separated from
+            effects of sessions or from drift.
         measured: The runs that record a device count.
         pooled: How the pooled runs differ, as text; empty if no heterogeneous runs were pooled.
         weak: Whether pairs have the same batch per device (weak scaling) instead of per step.
@@ -617,7 +617,7 @@ def _exchange_metrics(many: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, pd.S
         pairs: Pairs of points, as `pair` returns them.
 
     Returns:
-        Metric -> its medians, with the index of `pairs`. Metrics that no run has are omitted.
+        Medians by metric, with the index of `pairs`. Metrics that no run has are omitted.
     """
     present = [name for name in _EXCHANGE if name in many and many[name].notna().any()]
     keys = [name for name in pairs if name in many and name not in RESULT_COLUMNS]

@@ -130,12 +130,12 @@ class Fit(GroupKey):
             "not shown", "undecided (sessions)" or "undecided (order)". A verdict is undecided if
             the interval includes 0 only because the interval allows for session effects or for
             drift.
-        constant: Hyperparameter without variation -> its value.
+        constant: Values of hyperparameters without variation, by hyperparameter.
         paragraph: The findings as text.
         sample: The sampled units as text, such as "23 models and 9 batch sizes".
         sources: Ids of the runs.
         interactions: The regression with products of pairs of terms; None if not requested.
-        shares: Hyperparameter -> the share of variance that it explains; empty if not requested.
+        shares: Share of variance that each hyperparameter explains; empty if not requested.
     """
 
     regression: Regression
@@ -628,8 +628,8 @@ class _FitInputs(NamedTuple):
             "model" (models, at fixed batch sizes) or "point".
         when: Times at which the points were measured; None if unknown.
         priors: Priors of the scatter between processes and sessions.
-        constant: Constant hyperparameter -> its value.
-        bases: Text hyperparameter -> its base value, which has no term. Every other value has a
+        constant: Values of constant hyperparameters, by hyperparameter.
+        bases: Base value of each text hyperparameter, which has no term. Every other value has a
             term.
     """
 
@@ -709,8 +709,7 @@ def _describe_shares(shares: Mapping[str, Share]) -> Iterator[str]:
     """Yield a sentence with the shares of the variance, the largest first.
 
     Args:
-        shares: Hyperparameter -> the share of the variance that it explains. Yields nothing if
-            empty.
+        shares: Share of the variance that each hyperparameter explains. Yields nothing if empty.
     """
     if not shares:
         return
@@ -843,7 +842,7 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
 
     Args:
         weights: The table `Fit.weights`.
-        value_counts: Term -> the number of its distinct values.
+        value_counts: Number of distinct values of each term.
     """
     by_verdict = {
         verdict: list(rows.index) for verdict, rows in weights.groupby("verdict", sort=False)
@@ -940,8 +939,8 @@ def _describe_omissions(
 
     Args:
         regression: The regression.
-        constant: Column without variation -> its value.
-        bases: Text hyperparameter -> its base value, with which the other values are compared.
+        constant: Values of columns without variation, by column.
+        bases: Base value of each text hyperparameter, with which the other values are compared.
         unexplained: Columns that vary but have no term.
         incomplete_points: Number of points that were omitted because they lack a hyperparameter.
         runs_without_metric: Number of runs with outcome "ok" that were omitted because they lack

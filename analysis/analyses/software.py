@@ -276,7 +276,7 @@ def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict
         columns: The columns that the user requested; None for the default columns.
 
     Returns:
-        Column -> the reason why it cannot be compared; an empty text if it can.
+        Reason, by column, why the column cannot be compared; an empty text if it can.
 
     Raises:
         ConfigError: If the runs lack a column in `columns`.

@@ -85,7 +85,8 @@ class SpeedupFit(NamedTuple):
         regression: The regression of log2(speedup).
         logarithms: Hyperparameters whose log2 is the term. Their slope is in doublings of the
             speedup per doubling of the hyperparameter.
-        bases: Column with text values -> the value with which its other values are compared.
+        bases: Base value of each column with text values. Its other values are compared with the
+            base value.
     """
 
     family: str

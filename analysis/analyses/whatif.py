@@ -215,9 +215,9 @@ class _Prediction(NamedTuple):
         after: Share of each limit in the time of a point after the upgrade, in the same layout.
         groups: The models of operation times, each fitted to one group of times.
         work: All measured times.
-        changes: (device, precision) -> the upgrade.
-        unexplained: Name of a group, such as a family on a device -> number of its points that were
-            omitted because the model does not explain their times.
+        changes: Upgrades by device and precision.
+        unexplained: Number of points of each group, such as a family on a device, that were omitted
+            because the model does not explain their times.
     """
 
     points: pd.DataFrame
@@ -529,9 +529,9 @@ def _prediction(
 
     Args:
         fitted: The measured times and the models that were fitted to them.
-        upgrades: (device, precision) -> the gains of the upgrade with their uncertainty.
+        upgrades: Gains of the upgrade with their uncertainty, by device and precision.
         before: Share of each limit in the time of a point before the upgrade.
-        changes: (device, precision) -> the upgrade.
+        changes: Upgrades by device and precision.
     """
     from paradnn.forecast.upgrades import DRAWS, predict_speedups
 

@@ -156,7 +156,7 @@ class TimingGroup:
             operations: Operations of this group's kind.
 
         Returns:
-            Name of a size, such as "m" or "flops" -> largest value / largest timed value. Only
+            Largest value / largest timed value by name of the size, such as "m" or "flops". Only
             sizes with a ratio above 1.1 are included.
         """
         factors = {}
@@ -180,7 +180,7 @@ class Atlas:
 
     @functools.cached_property
     def devices(self) -> dict[str, set[str]]:
-        """Name of each device, in alphabetical order -> the set of lowercase words in the name."""
+        """Names of the devices in alphabetical order, each with the set of words in lower case."""
         names = sorted({group.device for group in self.groups})
         return {name: _words(name) for name in names}
 
@@ -287,7 +287,7 @@ def make_operation(kind: str, columns: Any, variant: str = "") -> Operation:
 
     Args:
         kind: Kind of kernel, such as "gemm".
-        columns: Mapping from a field of `Operation`, such as "m" or "flops", to its value (see
+        columns: Fields of the operation, such as "m" or "flops", with their values (see
             `analysis.atlas.kernels`).
         variant: Variant of the kernel, such as the layout of its operands; empty if there is only
             one.

@@ -221,7 +221,7 @@ def _price(prices: Mapping[str, float], device: str, devices: int) -> float | No
     """Return the price per hour of all devices together; None if it is unknown.
 
     Args:
-        prices: Name of a device -> price per hour of one such device.
+        prices: Price per hour of one device, by name of the device.
         device: Name of the device.
         devices: Number of devices.
     """
@@ -334,7 +334,7 @@ def _answer(
     for any other device.
 
     Args:
-        row: The point: configuration key -> value.
+        row: The point, as a mapping from configuration keys to values.
         device: Name of the device on the command line.
         kernels: The kernels in the user's store, as `load_kernels` returns them.
         options: The parsed command line.
@@ -471,7 +471,7 @@ def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapp
     With the default prompt, the sequence length would have no effect.
 
     Args:
-        row: The point: configuration key -> value.
+        row: The point, as a mapping from configuration keys to values.
         words: KEY=VALUE words of the command line.
     """
     names = {word.partition("=")[0] for word in words}
@@ -530,7 +530,7 @@ def estimate_from_runs(
     """Estimate the time of a step on this machine from the runs of a store.
 
     Args:
-        row: The point to estimate: configuration key -> value.
+        row: The point to estimate, as a mapping from configuration keys to values.
         store: Address of the store; None for the default one.
         excluded_run: Id of a run to ignore; empty to use all runs.
 

@@ -109,7 +109,7 @@ class StepTimeEstimate:
         extrapolated: Operations and sizes that the timings do not cover.
         why: Reason why the time is unknown; empty if it is known.
         prompt: Seconds to process the prompt of a generation; None for any other step.
-        parts: Name of a part of the step, such as "attention" -> its share of the time.
+        parts: Mapping from parts of the step, such as "attention", to their shares of the time.
         is_dispatch_floor: Whether the assumed cost of dispatching operations exceeds the predicted
             time of the kernels. The estimate is then a lower bound that hardly depends on the
             model's sizes.
@@ -185,9 +185,9 @@ class _Question:
     """A step whose time is estimated, on a device, and the timings to use.
 
     Attributes:
-        row: The configuration of the step: key -> value.
+        row: The configuration of the step, as a mapping from keys to values.
         model: The model of the step.
-        atlas: The timings.
+        atlas: Timings by device and kind of kernel.
         device: Name of the device in the atlas.
         engine: Engine whose timings are used; None for the preferred one.
         version: Version of the engine; None for the newest.
@@ -333,7 +333,7 @@ def estimate_step_time(
     """Estimate the step time of a model configuration on a device, from timings of its operations.
 
     Args:
-        row: The configuration: key, such as "batch_size" or "model.layers" -> value.
+        row: The configuration, as a mapping from keys such as "model.layers" to values.
         device: Name of the device. If the atlas has no timings of the device but its specifications
             are known, the timings of the most similar device are scaled.
         engine: Library or serving engine whose timings are used; None for the preferred engine.
@@ -385,7 +385,7 @@ def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
     into the memory of a device.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
         memory_device: Name of the device whose memory is checked; empty for no check.
     """
     why = _unsupported_reason(question)
@@ -414,7 +414,7 @@ def _memory_remedy(question: _Question, memory_device: str) -> str:
     """Return a remedy for a step that does not fit into the memory of a device.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
         memory_device: Name of the device whose memory is too small for the step.
 
     Returns:
@@ -442,7 +442,7 @@ def _estimate_known(question: _Question) -> StepTimeEstimate:
     difference.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
     """
     group = _whole_step_group(question)
     if group is None:
@@ -498,7 +498,7 @@ def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | No
     """Return an estimate from published whole steps on the device, in any precision.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
 
     Returns:
         The estimate; None if no such steps were published for the device.
@@ -515,7 +515,7 @@ def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
     """Return an estimate from kernels on the device, preferably in the precision of the step.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
 
     Returns:
         The estimate; None if no products were timed on the device.
@@ -622,7 +622,7 @@ def _experts_group(question: _Question) -> TimingGroup | None:
     Timings in the block format of this precision are the second choice.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
 
     Returns:
         The timings; None if experts were timed in neither format.
@@ -638,7 +638,7 @@ def _experts_part(question: _Question, tokens: int) -> StepPart:
     """Return the experts of all layers as a part of a step on one device.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
         tokens: Number of tokens that the step routes to experts.
     """
     group = _experts_group(question)
@@ -666,7 +666,7 @@ def _collective_group(question: _Question) -> TimingGroup | None:
     engine has no such timings, those of NCCL are used.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
 
     Returns:
         The timings; None if the device has neither.
@@ -722,7 +722,7 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     """Yield the phases of a step on one device: the whole step, or the prompt and then one token.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
 
     Raises:
         InsufficientData: If a model that the user defined cannot be built on this machine.
@@ -766,7 +766,7 @@ def _phase_of_layers(
     """Return the work of one device in a phase of a step.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
         layers: Layers of the whole model.
         batch: Number of examples that the layers process.
         tokens: Number of tokens that a mixture of experts routes; 0 without one. The kernels of
@@ -886,7 +886,7 @@ class _StepDraws:
         kernels: Draws of the seconds of all kernels plus `host`.
         eager: For each draw, the larger of `kernels` and the seconds to launch all operations one
             by one.
-        part_seconds: Name of each part -> its median seconds.
+        part_seconds: Median seconds of each part, by name.
         operations: Number of operations.
         includes_launches: Whether the timings already include the time to launch operations.
         adds_launches: Whether the time to launch operations must be added: the framework launches
@@ -911,7 +911,7 @@ def _draw_step(question: _Question, parts: Sequence[StepPart], requests: int) ->
     """Return random draws of the time of a step.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
         parts: All parts of the step.
         requests: Number of requests that a serving engine schedules before each token; 0 without a
             serving engine.
@@ -950,7 +950,7 @@ def _sum_estimate(
     sizes.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
         parts: All parts of the step.
         requests: Number of requests that a serving engine schedules before each token; 0 without a
             serving engine.
@@ -1024,7 +1024,7 @@ def _describe_extrapolations(
 
     Args:
         parts: The parts of the step.
-        shares: Name of each part -> its share of the time of the step.
+        shares: Share of each part in the time of the step, by name.
     """
     for part in parts:
         if part.substitution:
@@ -1071,7 +1071,7 @@ def _unsupported_reason(question: _Question) -> str:
     """Return the reason why a step cannot be estimated, with a remedy; empty if it can.
 
     Args:
-        question: The step and the device of the atlas.
+        question: The step, the device, and the timings to use.
     """
     row = question.row
     model = question.model

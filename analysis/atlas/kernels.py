@@ -48,7 +48,8 @@ def product(
         weight_width: Bytes of an element of the second operand; None for `width`.
 
     Returns:
-        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
+        Mapping from fields of `Operation` to their values. All sizes may be arrays (n,), for n
+        kernels.
     """
     if weight_width is None:
         weight_width = width
@@ -88,7 +89,8 @@ def convolution(
         padding: Zeros added on each side, in pixels.
 
     Returns:
-        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
+        Mapping from fields of `Operation` to their values. All sizes may be arrays (n,), for n
+        kernels.
     """
     positions = ((size + 2 * padding - kernel) // stride + 1) ** 2
     m = images * positions
@@ -113,7 +115,7 @@ def elementwise(elements: Any, width: float) -> Columns:
         width: Bytes of an element.
 
     Returns:
-        Field of `Operation` -> its value.
+        Mapping from fields of `Operation` to their values.
     """
     return {"m": elements, "n": 1, "k": 1, "flops": 1.0 * elements, "bytes": 3.0 * width * elements}
 
@@ -143,7 +145,8 @@ def attention(
         causal: Whether tokens see only earlier tokens.
 
     Returns:
-        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
+        Mapping from fields of `Operation` to their values. All sizes may be arrays (n,), for n
+        kernels.
     """
     seen = np.where(np.asarray(window) > 0, np.minimum(window, tokens), tokens)
     if causal:
@@ -176,7 +179,8 @@ def decode(
         width: Bytes of an element of the cache.
 
     Returns:
-        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
+        Mapping from fields of `Operation` to their values. All sizes may be arrays (n,), for n
+        kernels.
     """
     seen = np.where(np.asarray(window) > 0, np.minimum(window, length), length)
     return {
@@ -219,7 +223,8 @@ def experts(  # noqa: PLR0913 - one keyword per size
         skew: Exponent of the power law of loads, as `_fullest_device` describes; 0 for equal loads.
 
     Returns:
-        Field of `Operation` -> its value. All sizes may be arrays (n,), for n kernels.
+        Mapping from fields of `Operation` to their values. All sizes may be arrays (n,), for n
+        kernels.
     """
     taken, touched = np.vectorize(_fullest_device, otypes=[float, float])(
         tokens, count, chosen, parallel, skew
@@ -292,8 +297,8 @@ def collective(name: Any, devices: Any, message: Any) -> Columns:
         message: Bytes of the message.
 
     Returns:
-        Field of `Operation` -> its value. `bytes` are those that each device sends. All arguments
-        may be arrays (n,), for n kernels.
+        Mapping from fields of `Operation` to their values. `bytes` are those that each device
+        sends. All arguments may be arrays (n,), for n kernels.
     """
     per_byte = np.vectorize(lambda word: _WIRE_BYTES_PER_BYTE.get(word, 1.0))(name)
     wire_bytes = per_byte * (devices - 1) / devices * message

@@ -193,7 +193,7 @@ def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityChec
     """Compare a run with the rate of examples/s that its device should reach.
 
     Args:
-        run: The run, as a row of a frame: column -> value.
+        run: The run, as a mapping from columns to values.
         store: Address of the store with other runs of this machine; None for the default one.
     """
     estimate = _expected_time(run, store)
@@ -234,7 +234,7 @@ def _expected_time(run: Mapping[Any, Any], store: str | None) -> StepTimeEstimat
     """Estimate the step time of a run from published timings, else from other runs of this machine.
 
     Args:
-        run: The run: column -> value.
+        run: The run, as a mapping from columns to values.
         store: Address of the store with other runs; None for the default one.
     """
     with contextlib.suppress(ConfigError):
@@ -250,7 +250,7 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
     """Yield typical causes of slowness; causes that the run itself recorded come first.
 
     Args:
-        run: The run: column -> value.
+        run: The run, as a mapping from columns to values.
         share: Measured rate / expected rate.
     """
     for kind, resource in (("flops", "arithmetic"), ("bytes", "memory bandwidth")):
@@ -281,7 +281,7 @@ def _number(run: Mapping[Any, Any], name: str) -> float:
     """Return a numeric field of a run as a float; NaN if it is missing.
 
     Args:
-        run: The run: column -> value.
+        run: The run, as a mapping from columns to values.
         name: Column of the field.
     """
     value = run.get(name)

@@ -86,7 +86,7 @@ def offer_result(rankings: Sequence[Ranking], *, everything: bool = False) -> Of
 
 
 def _numbers(offer: Offer) -> dict[str, Any]:
-    """Return the row of an offer in the table that CSV and JSON share, as column -> value.
+    """Return the row of an offer in the table that CSV and JSON share, by column.
 
     Args:
         offer: A model configuration on a device at a price.
@@ -229,14 +229,14 @@ def _single_machine_sentence(ranking: Ranking, best: Offer) -> str:
         assert best.seconds is not None
         time = format_with_interval(best.seconds, format_seconds)
         return (
-            f"{_capitalized(_work_name(best))} at batch {best.batch:,} on {best.machine} takes {time} "
-            f"per {best.step_unit}: {_format_value(best, by_cost=False)}"
+            f"{_capitalized(_work_name(best))} at batch {best.batch:,} on {best.machine} takes "
+            f"{time} per {best.step_unit}: {_format_value(best, by_cost=False)}"
         )
     quantity = "cheapest" if ranking.by_cost else "fastest"
     value = _format_value(best, by_cost=ranking.by_cost)
     return (
-        f"{_capitalized(_work_name(best))} on {best.machine} is {quantity} at batch {best.batch:,}: "
-        f"{value}"
+        f"{_capitalized(_work_name(best))} on {best.machine} is {quantity} at batch "
+        f"{best.batch:,}: {value}"
     )
 
 
@@ -433,7 +433,7 @@ def _cells(offers: Sequence[Offer]) -> pd.DataFrame:
 
 
 def _cell_row(offer: Offer, *, is_single: bool) -> dict[str, str]:
-    """Return one row of the terminal table: column name -> text.
+    """Return one row of the terminal table, as a mapping from column names to texts.
 
     The columns are the same for all offers. A text is empty if the offer has no such value.
 

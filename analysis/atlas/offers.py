@@ -62,7 +62,7 @@ class Offer:
     """A model configuration on one device or on several equal devices, at a price.
 
     Attributes:
-        row: The configuration: key, such as "batch_size" -> value.
+        row: The configuration, as a mapping from keys such as "batch_size" to values.
         model: The model of the configuration.
         label: Name of the model.
         estimate: Estimated time of a step.

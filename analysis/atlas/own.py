@@ -62,7 +62,7 @@ def own_atlas(
     Args:
         runs: Kernels, as `load_kernels` returns them.
         device: Name of the device in the store.
-        row: The step to be estimated: configuration key -> value.
+        row: The step to be estimated, as a mapping from configuration keys to values.
         similar: Name of a device with published timings, whose fits are priors; None for no priors.
 
     Raises:
@@ -122,7 +122,8 @@ def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any])
     Args:
         runs: Kernels, as `load_kernels` returns them.
         device: Name of the device.
-        row: The step: configuration key -> value. Its precision, framework and compile mode count.
+        row: The step, as a mapping from configuration keys to values. Its precision, framework and
+            compile mode count.
 
     Raises:
         InsufficientData: If no kernel ran under these settings.
@@ -164,7 +165,7 @@ def _fit_group(
     Args:
         kind: Kind of the kernels, such as "gemm".
         device: Name of the device.
-        row: The step to be estimated: configuration key -> value.
+        row: The step to be estimated, as a mapping from configuration keys to values.
         operations: The n kernels.
         timings: Sizes and seconds of the kernels (n rows).
         noise: (n,) standard deviation of the logarithm of each time, due to measurement noise; NaN
@@ -203,7 +204,7 @@ def _with_overheads(groups: Mapping[Any, TimingGroup]) -> dict[Any, TimingGroup]
     """Return the timings with the dispatch time of a step and the overhead of each operation.
 
     Args:
-        groups: Kind of kernel -> its timings, which include calls from Python.
+        groups: Timings by kind of kernel. They include calls from Python.
 
     Returns:
         The same mapping with `dispatch_seconds` and `overhead_seconds`. If it has matrix products

@@ -18,7 +18,7 @@ def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
     """Return the model that a row of a frame of runs describes.
 
     Args:
-        row: Column -> value, with `family` and the sizes of the model (`model.*`).
+        row: Mapping from columns to values, with `family` and the sizes of the model (`model.*`).
         option: The option or key that chose the row, for error messages.
 
     Raises:
@@ -41,7 +41,7 @@ def get_text(row: Mapping[Any, Any], name: str, default: str) -> str:
     """Return a value of a row as text.
 
     Args:
-        row: Column -> value.
+        row: Mapping from columns to values.
         name: The column.
         default: Text to return if the value is missing.
     """
@@ -85,7 +85,7 @@ def format_point(row: Mapping[Any, Any], model: Model) -> str:
     training.
 
     Args:
-        row: The configuration: key -> value.
+        row: The configuration, as a mapping from keys to values.
         model: The model of the configuration.
     """
     parts = [model.name, model.size, f"b{row['batch_size']}", str(row["precision"])]

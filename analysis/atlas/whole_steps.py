@@ -73,7 +73,7 @@ def published_seconds(row: Mapping[Any, Any], device: str) -> float | None:
     """Return the published seconds of exactly this step on the device; None if unpublished.
 
     Args:
-        row: The step: configuration key -> value.
+        row: The step, as a mapping from configuration keys to values.
         device: The atlas's name of the device.
     """
     group = _published_group(row, device)
@@ -93,7 +93,7 @@ def published_overhead_note(row: Mapping[Any, Any], device: str) -> str:
     """Return a note if input and dispatch determine the published time of a step.
 
     Args:
-        row: The step: configuration key -> value.
+        row: The step, as a mapping from configuration keys to values.
         device: The atlas's name of the device.
 
     Returns:
