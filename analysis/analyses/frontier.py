@@ -261,7 +261,7 @@ def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) 
 
     Args:
         row: Row of the choice in `Frontier.table`.
-        metric: The metric.
+        metric: Column of the metric.
         expected: The corrected value, from `Frontier.expected`.
         currency: Currency of the costs.
     """
@@ -306,7 +306,7 @@ def _quantity(row: pd.Series, metric: str, currency: str, *, interval: bool = Tr
 
     Args:
         row: Row of the choice in `Frontier.table`.
-        metric: The metric.
+        metric: Column of the metric.
         currency: Currency of the costs.
         interval: Whether the text includes the interval of the value.
     """
@@ -322,7 +322,7 @@ def _interval(row: pd.Series, metric: str) -> str:
 
     Args:
         row: Row of the choice in `Frontier.table`.
-        metric: The metric.
+        metric: Column of the metric.
     """
     low = row[f"{metric}_low"]
     high = row[f"{metric}_high"]
@@ -402,7 +402,7 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
 
 
 class Ordering(NamedTuple):
-    """Pairwise order of n choices in one quantity, as far as it is known. Less is better.
+    """Pairwise order of n choices (platforms with a configuration) in one quantity. Less is better.
 
     Each attribute is a boolean table (n, n). Row i, column j compares choice i with choice j.
 
@@ -420,14 +420,14 @@ class Ordering(NamedTuple):
 
     @classmethod
     def of_intervals(cls, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ordering:
-        """Compare choices by simultaneous confidence intervals.
+        """Return the order of choices, given the confidence interval of each choice.
 
-        If an end of a choice's interval is unknown, that end is treated as infinite, so comparisons
-        that depend on it are not certain. For `may_be_no_worse` and `may_be_better`, the value of
-        the choice replaces an unknown low end.
+        If an end of a choice's interval is unknown, that end is treated as infinite. Comparisons
+        that depend on it are then not certain. For `may_be_no_worse` and `may_be_better`, the value
+        of the choice replaces an unknown low end.
 
         Args:
-            value: (n,) values of the choices. Less is better.
+            value: (n,) values of the choices in the quantity. Less is better.
             low: (n,) low ends of the intervals; NaN if unknown.
             high: (n,) high ends of the intervals; NaN if unknown.
         """
@@ -445,10 +445,10 @@ class Ordering(NamedTuple):
     def of_differences(
         cls, differences: np.ndarray, errors: Sequence[Component], rate: float
     ) -> Ordering:
-        """Compare choices by their differences, with a correction for the number of pairs.
+        """Return the order of choices, given their differences, corrected for the number of pairs.
 
         Args:
-            differences: (n, n) value of choice i minus value of choice j.
+            differences: (n, n) value of choice i minus value of choice j in the quantity.
             errors: Independent parts of the variance (n, n) of each difference.
             rate: Familywise error rate: largest probability that any decision on a pair is wrong.
         """
@@ -457,10 +457,10 @@ class Ordering(NamedTuple):
 
     @classmethod
     def of_single_pairs(cls, differences: np.ndarray, errors: Sequence[Component]) -> Ordering:
-        """Compare choices by their differences, without a correction for the number of pairs.
+        """Return the order of choices, given their differences, without correction for many pairs.
 
         Args:
-            differences: (n, n) value of choice i minus value of choice j.
+            differences: (n, n) value of choice i minus value of choice j in the quantity.
             errors: Independent parts of the variance (n, n) of each difference.
         """
         squares = sum(one.half_width**2 for one in errors)
@@ -484,7 +484,8 @@ class Ordering(NamedTuple):
 def dominance(orders: Sequence[Ordering]) -> tuple[np.ndarray, np.ndarray]:
     """Return which choices beat which other choices over all quantities (Pareto dominance).
 
-    A choice beats another choice if it is no worse in every quantity and better in at least one.
+    A choice is a platform with a configuration. It beats another choice if it is no worse in every
+    quantity and better in at least one.
 
     Args:
         orders: The order of the n choices in each quantity.
@@ -503,22 +504,26 @@ def dominance(orders: Sequence[Ordering]) -> tuple[np.ndarray, np.ndarray]:
 def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
     """Return the standing of each choice: "beaten", "undecided" or "on the frontier".
 
+    A choice is a platform with a configuration. It is beaten if another choice certainly beats it,
+    undecided if another choice may beat it, and otherwise on the frontier.
+
     Args:
-        surely: (n, n) entry (i, j): whether choice i certainly beats choice j (see `dominance`).
-        may: (n, n) entry (i, j): whether choice i may beat choice j.
+        surely: (n, n) whether choice i certainly beats choice j (see `dominance`).
+        may: (n, n) whether choice i may beat choice j.
     """
     names = np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON)
     return [str(name) for name in names]
 
 
 def efficient(values: np.ndarray) -> np.ndarray:
-    """Return which choices are Pareto-efficient if all values are treated as exact.
+    """Return which of n choices no other choice beats, if all values are treated as exact.
 
     Args:
-        values: (k, n) values of n choices in k quantities. Less is better.
+        values: (k, n) values of n choices (platforms with a configuration) in k quantities. Less is
+            better.
 
     Returns:
-        A boolean array (n,).
+        A boolean array (n,): whether the choice is Pareto-efficient.
     """
     exact = [Ordering.of_intervals(one, one, one) for one in values]
     return ~_by_others(dominance(exact)[0])
@@ -705,7 +710,7 @@ def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) ->
     """Estimate the metrics of each choice, and omit the choices that lack a metric.
 
     Args:
-        task: The task.
+        task: Work that all choices do, with the columns in which choices differ.
         rows: The runs of the task.
         metrics: Metrics that a choice needs.
 
@@ -764,7 +769,7 @@ def _quantities(
     """Return the metrics of the two quantities of a task.
 
     Args:
-        task: The task.
+        task: Work that all choices do.
         rows: The runs of the task.
         requested: The values of --x and --y; None for the default metric of the task.
 
@@ -947,7 +952,7 @@ class _Scatter:
 
         Args:
             parts: The runs of each choice.
-            metric: The metric.
+            metric: Column of the metric.
 
         Returns:
             The scatter. It is unknown (see `unknown`) if the runs of a choice lack the column of
@@ -980,7 +985,7 @@ def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
 
     Args:
         part: The runs of one choice.
-        metric: The metric.
+        metric: Column of the metric.
 
     Returns:
         The variance, pooled over the sessions. Its degrees of freedom are 0 if no session has
@@ -1002,7 +1007,7 @@ def _is_quality(metric: str, values: np.ndarray) -> bool:
     less.
 
     Args:
-        metric: The metric.
+        metric: Name of the metric.
         values: (n,) values of the choices.
     """
     return metric.endswith(("accuracy", "fraction")) or bool((values <= 0).any())
@@ -1019,7 +1024,7 @@ def _expected_best(
     Args:
         values: (n,) value of each choice.
         parts: (n,) the runs of each choice.
-        metric: The quantity.
+        metric: Column of the metric.
         runs: (n,) variance between runs (see `_Scatter.runs`).
     """
     sign = -1 if less_is_better(metric) else 1
@@ -1063,11 +1068,11 @@ def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Com
     If a session has replicates, the variance follows from `run`, or from the scatter of the
     replicates if `run` is None. Otherwise the variance follows from the recorded intervals. Each
     run that timed a single process or has no interval then adds the prior variance between
-    processes. A value that a schedule fixed has no noise.
+    processes. A value that a schedule fixed, such as the rate of queries, has no noise.
 
     Args:
         part: The runs of the choice.
-        metric: The quantity.
+        metric: Column of the metric.
         run: Posterior variance of the metric's logarithm between runs (see `_Scatter.runs`).
     """
     known = part[part[metric].notna()]

@@ -58,7 +58,7 @@ class InputBoundSummary(NamedTuple):
 
     Attributes:
         name: Family and device, such as "residual on TPU v2".
-        runs: The runs.
+        runs: The runs that measured these waits, one per row.
         points: One row per point, with the columns
 
             - `family`, `device`, and the hyperparameters;

@@ -40,7 +40,7 @@ class MemoryFrontier(NamedTuple):
     """Memory limit of one family on one device.
 
     Attributes:
-        group: The runs.
+        group: The runs, including failed ones.
         points: The tried points, the smallest first: hyperparameters; `failed`, whether the point
             ran out of memory; `side`, the prediction from the other points ("fits", "fails", "open"
             or "contradicted"); `edge`, whether the point is a minimal failing or a maximal fitting

@@ -249,7 +249,7 @@ def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
         A row per launcher and layer. Columns: `launcher`, `layer`, `drivers` (number of drivers),
         `seconds` (mean per driver), `share` (share of the layer in the wall time of these drivers),
         and `low` and `high` (ends of the 95% interval of the share, over drivers). With fewer than
-        MINIMUM_POINTS drivers, `low` and `high` are NaN.
+        6 drivers, `low` and `high` are NaN.
     """
     rows = []
     for launcher, seconds in by_driver.groupby(level="launcher"):
@@ -273,7 +273,8 @@ def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
 def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
     """State, for each launcher, the share of a driver's wall time that the software stack uses.
 
-    The software stack is everything around the model's own work: the layers `STACK_LAYERS`.
+    The software stack is everything around the model's own work: the layers queue, launcher,
+    driver, import and store.
 
     Args:
         by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
@@ -392,7 +393,7 @@ def phase_share(spent: pd.DataFrame, phases: Collection[str]) -> Estimate:
 
 
 class _Style(NamedTuple):
-    """Color and hatch of a phase."""
+    """Color and hatch of a phase in a stacked bar."""
 
     color: str
     hatch: str
@@ -457,7 +458,7 @@ def _write_share(axes: drawing.Axes, x: float, y: float, share: float) -> None:
     """Write a share into a bar, on a pale background so that the hatch does not hide it.
 
     Args:
-        axes: The panel.
+        axes: Axes of the figure.
         x: Horizontal center of the text.
         y: Vertical center of the text.
         share: The share, from 0 to 1.

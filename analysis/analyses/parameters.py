@@ -253,7 +253,7 @@ def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
 
     Args:
         ranges: Rows of the parametric families in the table that `_ranges` returns.
-        models: The models.
+        models: The distinct models with their numbers of parameters.
     """
     real_models = models.real.groupby("family", sort=False)["parameters"]
     rows = len(ranges) + real_models.ngroups

@@ -154,8 +154,8 @@ class Space(GroupKey):
     Attributes:
         runs: All runs of the family on the device, including failed runs.
         others: A row for every point without a run. `chance` is the probability that the point runs
-            out of memory; 0 and 1 are proved by other runs. `outcome` is `EXCLUDED` if the chance
-            exceeds 1/2, else ok.
+            out of memory; 0 and 1 are proved by other runs. `outcome` is "oom_predicted" if the
+            chance exceeds 1/2, else ok.
         keys: The columns in which points differ.
         measured: Number of measured points.
         failed: Number of points that were tried but not measured.
@@ -177,8 +177,8 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
     """Return the grid of points that the hyperparameter values of some runs span.
 
     For each combination of the other settings, the grid is the Cartesian product of the values of
-    model.* and batch_size. Keys that vary together in every point, as in a sweep with zipped axes,
-    are one axis.
+    model.* and batch_size. Columns that vary together in every point, as in a sweep with zipped
+    axes, are one axis.
 
     Args:
         group: The runs of a family on a device.
@@ -227,7 +227,11 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
 
 
 def _point_keys(points: pd.DataFrame) -> list[str]:
-    """Return the columns that identify a point and have values."""
+    """Return the columns that identify a point and have at least one value.
+
+    Args:
+        points: Points, one per row.
+    """
     return [
         str(name)
         for name in points
@@ -306,8 +310,8 @@ def _unmeasured_rows(
     """Return a row for each unmeasured point, with the other columns of a measured point.
 
     Args:
-        unmeasured: The values of the keys at the unmeasured points.
-        points: The points that were tried.
+        unmeasured: The unmeasured points, one per row, with the columns `keys`.
+        points: The points that were tried, one per row.
         keys: The columns in which points differ.
     """
     unmeasured = unmeasured.reset_index(drop=True)
@@ -350,8 +354,8 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     separable.
 
     Args:
-        others: The unmeasured points.
-        points: The points that were tried.
+        others: The unmeasured points, one per row.
+        points: The points that were tried, one per row.
         keys: The columns in which points differ.
     """
     tried = points[is_ok(points) | points["outcome"].isin((*OUT_OF_MEMORY, EXCLUDED))]
@@ -387,8 +391,8 @@ class PredictedGrid:
     Attributes:
         metric: The predicted metric.
         frame: The runs and a row for every unmeasured point. `predicted` marks unmeasured points,
-            which have the outcome `EXCLUDED`, or the predicted median in the column of the metric
-            with its 95% interval in `low` and `high`.
+            which have either the outcome "oom_predicted", or the predicted median in the column of
+            the metric with its 95% interval in `low` and `high`.
         spaces: The grid of each family on each device.
         trust: Leave-one-out errors at the measured points of each space, by name of the space.
         omitted: An InsufficientData with the reason for each family and device without a
@@ -490,7 +494,15 @@ def _space(group: FamilyGroup, metric: str, *, pool: bool) -> Space:
 
 
 class _Predictor:
-    """Prediction of a metric on one device, from a model fitted to its runs."""
+    """Prediction of a metric on one device, from a model fitted to its runs.
+
+    Args:
+        runs: Runs on the device, one per row. Only runs with outcome ok are used.
+        metric: The metric, a key of `PREDICTABLE`.
+
+    Raises:
+        InsufficientData: If no step time follows from the metric of some run.
+    """
 
     def __init__(self, runs: pd.DataFrame, metric: str) -> None:
         from paradnn.forecast.predict import StepTimeModel
@@ -687,7 +699,7 @@ def predicted_maps(completed: PredictedGrid, x: str, y: str, *, pool: bool = Fal
     """Make heat maps of every point of the grids, measured or predicted.
 
     Args:
-        completed: The points.
+        completed: Measured and predicted points.
         x: Hyperparameter of the x axis.
         y: Hyperparameter of the y axis.
         pool: Whether to pool runs of different environments or protocols.

@@ -638,8 +638,8 @@ def _fit_family(
     the baseline affects all speedups.
 
     Args:
-        name: The family.
-        pairs: The pairs of the family.
+        name: Name of the family.
+        pairs: Points of the family, each on one device and on several.
         contrasts: The comparison of each family and count with one device.
         weak: Whether the fraction follows Gustafson's law instead of Amdahl's.
     """

@@ -416,7 +416,7 @@ def _rows(fit: Fit, metric: str) -> pd.DataFrame:
     There is a row per term, the largest absolute weight first, and then a row per interaction.
 
     Args:
-        fit: The fit.
+        fit: The regression of one family on one device.
         metric: Name of the metric, for the column `metric`.
     """
     rows = _weight_rows(fit.weights, fit.regression)
@@ -446,7 +446,7 @@ def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> Ana
 
     Args:
         fits: The fits of all families and devices.
-        metric: The metric.
+        metric: Name of the metric.
         headline: The result of `_headline`; None if no fit shows a dependence.
     """
     points = sum(fit.regression.rows for fit in fits)
@@ -471,7 +471,7 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
 
     Args:
         fits: The fits of all families and devices.
-        metric: The metric.
+        metric: Name of the metric.
     """
     candidates = [fit for fit in fits if fit.strongest() is not None]
     if not candidates:
@@ -502,7 +502,7 @@ def _fit(
     """Fit a regression to the points of one family on one device.
 
     Args:
-        group: The runs.
+        group: The runs of the family on the device.
         metric: Column of the metric to explain.
         columns: Hyperparameters that explain the metric; empty for all hyperparameters of the runs.
         options: The options of the analysis.
@@ -726,7 +726,7 @@ def _unexplained(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return the hyperparameters and settings that vary but have no term in the regression.
 
     Args:
-        rows: The points.
+        rows: The points of the regression, one per row.
         names: The hyperparameters of the regression.
     """
     others = [
@@ -823,7 +823,7 @@ def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> 
 
     Args:
         group: The runs of one family on one device.
-        metric: The metric.
+        metric: Name of the metric.
         regression: The regression, with the number of points.
     """
     text = f"{group.name}: {metric} over {counted(regression.rows, 'point')}"
@@ -909,7 +909,7 @@ def _describe_accuracy(regression: Regression, unit: str, *, log: bool) -> str:
     """State how well the terms predict the metric.
 
     Args:
-        regression: The regression.
+        regression: The fitted regression, with its errors on held-out points.
         unit: Unit of the metric, for the typical error.
         log: Whether the regression uses logarithms. The typical error is then a factor.
     """
@@ -938,7 +938,7 @@ def _describe_omissions(
     """Yield sentences about the columns, points and runs that a fit omits.
 
     Args:
-        regression: The regression.
+        regression: The fitted regression, with its collinear columns.
         constant: Values of columns without variation, by column.
         bases: Base value of each text hyperparameter, with which the other values are compared.
         unexplained: Columns that vary but have no term.
@@ -1036,7 +1036,7 @@ def _draw_panel(
     """Draw the weights of one family.
 
     Args:
-        axes: The panel.
+        axes: Axes of the panel.
         fits: The fits of the family, one per device.
         order: The terms, from top to bottom.
         devices: Devices of all panels, which determine the colors.

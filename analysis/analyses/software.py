@@ -419,7 +419,7 @@ def _unpaired(
     Args:
         pairs: The pairs, as `pair` returns them.
         value: The compared value.
-        baseline: The baseline.
+        baseline: Value of the baseline.
         all_families: The families of both sides.
     """
     paired_families = set(pairs["family"])

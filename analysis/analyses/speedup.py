@@ -437,7 +437,7 @@ def _draw_ratios(
     """Draw the speedups of one family.
 
     Args:
-        axes: The panel.
+        axes: Axes of the panel.
         rows: The pairs of points of the family.
         x: Column of the x axis.
         parts: Subsets of the rows, each with the style of its marks.
@@ -467,7 +467,7 @@ def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, *, is_last: bool) 
     """Draw the weights of one family; remove the panel if it has no regression.
 
     Args:
-        axes: The panel.
+        axes: Axes of the panel.
         fit: The regression of the family; None if it has no regression.
         is_last: Whether this is the lowest panel, which has a label on the x axis.
     """

@@ -1104,7 +1104,7 @@ def _draw_map(axes: drawing.Axes, prediction: _Prediction, rows: pd.DataFrame) -
     The panel is a heat map with lines of equal speedup.
 
     Args:
-        axes: The panel.
+        axes: Axes of the panel.
         prediction: The prediction, with the fitted models of operation times.
         rows: The points, which belong to one family and device.
     """

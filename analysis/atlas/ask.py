@@ -414,7 +414,7 @@ def _values(words: Sequence[str], key: str) -> list[str]:
 
     Args:
         words: KEY=VALUE words, with several values separated by commas.
-        key: The key.
+        key: The key whose values are returned.
     """
     values = [
         value

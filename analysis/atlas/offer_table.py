@@ -395,7 +395,7 @@ def _details(offer: Offer, *, names_offer: bool) -> Paragraph:
     the sources of the kernel timings.
 
     Args:
-        offer: The offer.
+        offer: A model configuration on a device, with its estimated time.
         names_offer: Whether the paragraph starts with the point and the machine of the offer, which
             is needed if the output has several offers.
     """
@@ -438,7 +438,7 @@ def _cell_row(offer: Offer, *, is_single: bool) -> dict[str, str]:
     The columns are the same for all offers. A text is empty if the offer has no such value.
 
     Args:
-        offer: The offer.
+        offer: A model configuration on a device, with its estimated time.
         is_single: Whether the table has only this offer.
     """
     estimate = offer.estimate
@@ -491,7 +491,7 @@ def _format_range(interval: PositiveInterval, format_value: Callable[[float], st
     """Return an interval as text, with one unit if both ends have it, such as "1.2 to 1.5 ms".
 
     Args:
-        interval: The interval.
+        interval: The interval, in the unit that `format_value` expects.
         format_value: Function that formats one end as a number, optionally followed by a unit.
     """
     low = format_value(interval.low)
@@ -554,7 +554,7 @@ def _draw_panel(
     """Draw a line per machine and precision, through one point per batch size.
 
     Args:
-        axes: The panel.
+        axes: Axes of the panel.
         ranking: The ranking, which determines whether the panel shows cost or throughput.
         offers: The offers of this ranking whose times are known.
         names: Names of the lines in all panels, which determine the colors.

@@ -25,7 +25,7 @@ class PositiveInterval(NamedTuple):
     """A positive value with the ends of its 95% interval.
 
     Attributes:
-        value: The value.
+        value: The estimate.
         low: Lower end of the interval.
         high: Upper end of the interval.
     """

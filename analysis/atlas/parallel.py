@@ -60,7 +60,7 @@ def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str
     """Return why a step cannot be divided among devices, with a remedy; empty if it can.
 
     Args:
-        model: The model.
+        model: The model whose step is divided.
         batch: Number of examples in a step, over all devices.
         devices: Number of devices.
         parallel: "data" to divide the batch, or "tensor" to divide each layer.

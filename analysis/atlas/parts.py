@@ -55,7 +55,7 @@ def step_parts(
     Args:
         find_group: Function that returns the timings of a kind of kernel on the device, or None. It
             must return timings for "gemm".
-        model: The model.
+        model: The model whose step is divided.
         operations: Products and convolutions of the step.
         other_bytes: Bytes that the step moves in addition to the traffic of the operations.
         batch: Batch size.
@@ -201,7 +201,7 @@ def _attention_parts(
     Args:
         find_group: Function that returns the timings of a kind of kernel on the device, or None.
         gemm: Timings of products.
-        model: The model.
+        model: The model whose step is divided.
         products: Batched products of the step, forward and backward.
         batch: Batch size.
         head_shares: Number of devices among which the heads of each attention are divided.

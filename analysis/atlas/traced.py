@@ -21,7 +21,7 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
 
     Args:
         framework: Name of the framework that builds the model, such as "torch".
-        model: The model.
+        model: The model, with all its options.
         batch: Number of examples in the batch. The layers process the whole batch.
 
     Returns:
