@@ -1,9 +1,9 @@
 """`boxplot`: the spread of a metric, or of the speedups of A over B, over the points of each group.
 
-Boxes show the percentiles of the paper's Figure 11: a bar at the median, a box from the 9th to the
-91st percentile, whiskers from the 2nd to the 98th, and dots for points beyond the whiskers. A point
-is one measured combination of hyperparameter values. A point with replicates counts once, with the
-median of its replicates.
+Boxes show the percentiles of the paper's Figure 11. A bar is at the median, the box covers the 9th
+to the 91st percentile, and whiskers the 2nd to the 98th. Points beyond the whiskers are dots. A
+point is one measured combination of hyperparameter values. A point with replicates counts once,
+with the median of its replicates.
 """
 
 from __future__ import annotations

@@ -88,10 +88,13 @@ def channel(frame: pd.DataFrame, options: Options) -> Result:
         options: Whether to pool runs of different environments or protocols.
 
     Returns:
-        The result. Its table has a row for each piece of each channel: `device`, `channel`,
-        `first_bytes` and `last_bytes` (the range of message sizes), `measurements` (their number),
-        `start_up_us` and `bytes_per_second`, each with `_low` and `_high` (the ends of its 95%
-        interval), and `median_error` (the median relative error of the fit of the channel).
+        The result. Its table has a row for each piece of each channel:
+
+        - `device`, `channel`: the device, and the name of the channel.
+        - `first_bytes`, `last_bytes`: the range of message sizes of the piece.
+        - `measurements`: the number of measurements in this range.
+        - `start_up_us`, `bytes_per_second`: the fit, with 95% intervals (`_low`, `_high`).
+        - `median_error`: the median relative error of the fit of the channel.
 
     Raises:
         InsufficientData: If no run measured messages.

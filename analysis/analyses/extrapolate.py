@@ -1,13 +1,13 @@
 """`extrapolate`: predict the step time of measured models on another device from its kernels.
 
 The method is CANDLE's. The profile of a step on one host states the share of matrix products in the
-time, and the layers of the model give their sizes. Timings of single operations (kernels) on the
-other device predict the time of each operation there. They are measured with paradnn.train -m
-experiment=kernels, or come from the atlas of published timings. The sum of the predicted times is
-the step time. With --examples, the analysis derives the time of an epoch, of a run with --epochs,
-and the runs per day of --nodes. If the same point was measured on the other device, the error of
-the prediction is stated. The other device may be the host itself; this checks the prediction
-against the measurement.
+time. The layers of the model give the sizes of these products. Timings of single operations
+(kernels) on the other device predict the time of each operation there. They are measured with
+paradnn.train -m experiment=kernels, or come from the atlas of published timings. The sum of the
+predicted times is the step time. With --examples, the analysis derives the time of an epoch, of a
+run with --epochs, and the runs per day of --nodes. If the same point was measured on the other
+device, the error of the prediction is stated. The other device may be the host itself; this checks
+the prediction against the measurement.
 """
 
 from __future__ import annotations

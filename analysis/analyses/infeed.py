@@ -289,7 +289,7 @@ def _point_table(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
 
     The number of cores is the rate of the step with free input, in examples/s, times the processor
     time of the pipeline per example. The low end of its interval is the product of both low ends,
-    and the high end the product of both high ends, so the interval is conservative.
+    and the high end the product of both high ends. The interval is therefore conservative.
 
     Args:
         rows: Measured points, one per row, with the metrics of their runs.

@@ -64,9 +64,13 @@ class Curve(NamedTuple):
     Attributes:
         task: The work that the policies do, such as serving one model.
         name: Name of the policy and platform.
-        table: One row per rate, in ascending order: `rate` in queries/s, `latency` (the quantile)
-            in ms with its 95% interval `low` to `high`, `median` in ms, `served` in queries/s,
-            `held` (whether every run served the queries that arrived), and the number of `runs`.
+        table: One row per rate, in ascending order, with the columns
+
+            - `rate`, `served`: queries/s that arrived and that were served;
+            - `latency`: the quantile in ms, with its 95% interval `low` to `high`;
+            - `median`: the median latency in ms;
+            - `held`: whether every run served the queries that arrived;
+            - `runs`: the number of runs.
         knee: The knee; None if it is at or beyond the lowest or highest rate.
         peaks: One row per latency limit for which runs searched the highest rate: the columns of
             the limit, and `rate` in queries/s, the geometric mean over searches. At this rate,

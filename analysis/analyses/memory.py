@@ -41,10 +41,12 @@ class MemoryFrontier(NamedTuple):
 
     Attributes:
         group: The runs, including failed ones.
-        points: The tried points, the smallest first: hyperparameters; `failed`, whether the point
-            ran out of memory; `side`, the prediction from the other points ("fits", "fails", "open"
-            or "contradicted"); `edge`, whether the point is a minimal failing or a maximal fitting
-            point.
+        points: The tried points, the smallest first, with the hyperparameters and the columns
+
+            - `failed`: whether the point ran out of memory;
+            - `side`: what the other points predict for it: "fits", "fails", "open" (nothing) or
+              "contradicted" (both);
+            - `edge`: whether it is a minimal failing or a maximal fitting point.
         tried: The same points with all columns, and with the same index.
         excluded: Number of points by outcome, for outcomes that say nothing about memory, such as
             "timeout".

@@ -5,9 +5,8 @@ measuring. A point is one measured combination of hyperparameter values, and its
 build, compile and so on. Overhead is the time of the tool itself. Runs of every outcome count,
 since a failed point takes time as well.
 
-With `--layers`, the wall time of drivers is divided into the layers of the stack, from the
-scheduler's queue to the timed steps, for each launcher. A driver is the process that plans and
-records a sweep.
+With `--layers`, the wall time of drivers is divided by launcher and layer of the stack, from the
+scheduler's queue to the timed steps. A driver is the process that plans and records a sweep.
 """
 
 from __future__ import annotations

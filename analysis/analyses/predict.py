@@ -390,9 +390,9 @@ class PredictedGrid:
 
     Attributes:
         metric: The predicted metric.
-        frame: The runs and a row for every unmeasured point. `predicted` marks unmeasured points,
-            which have either the outcome "oom_predicted", or the predicted median in the column of
-            the metric with its 95% interval in `low` and `high`.
+        frame: The runs and a row for every unmeasured point. `predicted` marks unmeasured points.
+            They have either the outcome "oom_predicted" or a prediction: the median in the column
+            of the metric, and its 95% interval in `low` and `high`.
         spaces: The grid of each family on each device.
         trust: Leave-one-out errors at the measured points of each space, by name of the space.
         omitted: An InsufficientData with the reason for each family and device without a

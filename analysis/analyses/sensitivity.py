@@ -971,9 +971,9 @@ def _describe_omissions(
 def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figure:
     """Draw the weight of each term with its interval, in a panel per family.
 
-    A panel has a row per term, with a mark for each device. A weight of zero means no effect. If a
-    term has no weight on a device, a text replaces the mark, since the term is constant there or
-    cannot be separated from other terms.
+    A panel has a row per term, with a mark for each device. A weight of zero means no effect. A
+    term without a weight on a device is constant there, or cannot be separated from other terms. A
+    text then replaces the mark.
 
     Args:
         fits: The fits of all families and devices.

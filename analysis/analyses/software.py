@@ -1,10 +1,10 @@
 """`software`: the speedup of software versions, precisions and compile modes, family by family.
 
-The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version
-over the first, and of 16-bit over 32-bit types. Each bar is a 90th percentile over the models. This
-analysis adds the median, and intervals of the median and the 90th percentile. The default baselines
-are the oldest version, float32 and graph. The interval of a 90th percentile has an upper end if
-there are at least 36 independent points.
+The paper's Figure 12 shows two kinds of speedups for each model family: every TensorFlow and CUDA
+version over the first, and 16-bit over 32-bit types. Each bar is a 90th percentile over the models.
+This analysis adds the median, and intervals of the median and the 90th percentile. The default
+baselines are the oldest version, float32 and graph. The interval of a 90th percentile has an upper
+end if there are at least 36 independent points.
 """
 
 from __future__ import annotations

@@ -180,8 +180,9 @@ def _answer(scores: pd.DataFrame) -> AnalysisAnswer:
 def _scores(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the score of each setting on each platform, one per row.
 
-    In addition to the columns of `time_to_accuracy`, `_platform` is a tuple that identifies the
-    platform, and `_logs` contains the log seconds of all runs that reached the target.
+    There are two columns in addition to those of `time_to_accuracy`. `_platform` is a tuple that
+    identifies the platform. `_logs` contains the natural logarithms of the seconds of all runs that
+    reached the target.
 
     Args:
         runs: Runs that train to a target accuracy.

@@ -260,18 +260,22 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
             before and after the upgrade.
 
     Returns:
-        The result. Its table has a row per point, the largest speedup first: point, family, device,
-        speedup with its 95% interval (`speedup_low`, `speedup_high`), the main `limit` before the
-        upgrade and `limit_after` it, step_time_ms, parameters, the share of each limit in the step
-        time (compute, memory, overhead, input, communication, other) before the upgrade and after
-        it (`..._after`), and run_id.
+        The result. Its table has a row per point, the largest speedup first:
 
-        With --to, points that were also measured on the device after the upgrade have
-        `measured_speedup`, and `inside` (whether the interval contains it). With --memory, rows for
-        the points that ran out of memory follow. Their column `fits` is yes, no, open (undecided),
-        or unknown. With two upgrades, a row has the `ratio` of the first speedup to the second with
-        its 95% interval, the `better` upgrade, the `probability` that the first upgrade is better,
-        and both speedups.
+        - `point`, `family`, `device`, `step_time_ms`, `parameters`, `run_id`.
+        - `speedup`, with its 95% interval `speedup_low` to `speedup_high`.
+        - `limit`, `limit_after`: the main limit of the step time before and after the upgrade.
+        - `compute`, `memory`, `overhead`, `input`, `communication`, `other`: the share of each
+          limit in the step time before the upgrade; with the suffix `_after`, the share after it.
+        - With --to: `measured_speedup`, if the point was also measured on the device after the
+          upgrade, and `inside` (whether the interval contains it).
+
+        With --memory, rows for the points that ran out of memory follow. Their column `fits` is
+        yes, no, open (undecided), or unknown.
+
+        With two upgrades, a row has the `ratio` of the first speedup to the second with its 95%
+        interval, and both speedups. It also has the `better` upgrade and the `probability` that the
+        first upgrade is better.
 
     Raises:
         ConfigError: If the options state no upgrade, more than two upgrades, or contradict each
@@ -794,7 +798,7 @@ def _by_family(prediction: _Prediction) -> pd.DataFrame:
     """Return a row per family and device, with the geometric mean speedup of the points.
 
     A row also has the mean share of each limit in the times of the points, before and after the
-    upgrade, and the limit that dominates most points.
+    upgrade. It states the limit that dominates most points.
 
     Args:
         prediction: The predicted speedups.

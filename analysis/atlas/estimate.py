@@ -381,8 +381,8 @@ def estimate_step_time(
 def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
     """Estimate the time of a step.
 
-    The time in the estimate is unknown, with a reason, if the step is not supported or does not fit
-    into the memory of a device.
+    If the step is not supported, or does not fit into the memory of a device, the time is unknown.
+    The estimate then states the reason.
 
     Args:
         question: The step, the device, and the timings to use.

@@ -391,8 +391,8 @@ def _launch_factor(estimate: StepTimeEstimate) -> float:
 def _details(offer: Offer, *, names_offer: bool) -> Paragraph:
     """Return a paragraph of details of an offer, one line each.
 
-    The lines state the prompt of a generation, the share of each part of the step in its time, and
-    the sources of the kernel timings.
+    The lines state the prompt of a generation, the share of each part in the time of the step, and
+    the sources of the timings.
 
     Args:
         offer: A model configuration on a device, with its estimated time.

@@ -3,7 +3,8 @@
 A kernel is an operation that was timed alone. An operation within a step is not called from Python,
 so the call is subtracted from each kernel's time. Chains of elementwise kernels show the duration
 of a call and of an operation within it. If kernels of another kind have a longer fixed time than an
-elementwise call, the excess is their preparation in the library, which also occurs within a step.
+elementwise call, the excess is their preparation in the library. This preparation also occurs
+within a step.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def fc_columns(model: Model, batch: int) -> dict[str, int]:
 def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
     """Return a note if input and dispatch, not the device, determine a published step's time.
 
-    This is the case if the step takes about as long as the fastest step with the same batch size,
-    and the models that take this long differ at least tenfold in FLOPs.
+    This is the case under two conditions. The step takes about as long as the fastest step with the
+    same batch size. The models that take this long differ at least tenfold in FLOPs.
 
     Args:
         group: Published whole steps.
