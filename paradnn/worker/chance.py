@@ -100,10 +100,11 @@ def passes(in_time: float, late: float, share: float, confidence: float) -> bool
 
 
 def events_factor(cumulative: Sequence[int]) -> float:
-    """Return by which factor correlation between trials increases the variance of an event's rate.
+    """Return the factor by which correlated trials increase the variance of an event's rate.
 
     The rate is the fraction of trials with the event, such as the fraction of late queries. The
-    factor is the largest estimate over batches of several lengths.
+    variance is estimated from batches of consecutive trials. The factor is the largest estimate
+    over several numbers of batches.
 
     Args:
         cumulative: For each trial, the number of events up to and including this trial.

@@ -157,7 +157,7 @@ class TurnsMonitor:
 
 
 def watch_cores(cores: Iterable[int]) -> None:
-    """Count contention on `cores`, too: other processes of the same measurement use these cores."""
+    """Also count contention on `cores`, which other processes of the same measurement use."""
     _watched_cores.update(cores)
 
 

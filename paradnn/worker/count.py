@@ -24,12 +24,13 @@ def count_products(request: dict[str, Any]) -> dict[str, Any]:
     """Count the matrix products and convolutions of a model's forward pass, and its parameters.
 
     Args:
-        request: The name of the framework as `framework`, the `model` settings of a configuration
-            as `model`, and the number of examples as `batch_size`.
+        request: Mapping with the keys `framework` (name of the framework), `model` (the `model`
+            settings of a configuration) and `batch_size` (number of examples).
 
     Returns:
-        `products`, a list of (category, FLOPs, numbers of elements of the operands and the result),
-        and `parameters`, the number of the model's parameters.
+        Mapping with the keys `products` and `parameters`. `products` has one tuple per product:
+        category, FLOPs, and number of elements of each operand and of the result. `parameters` is
+        the number of the model's parameters.
 
     Raises:
         UnavailableError: If the model comes from an ONNX file, or the framework cannot run it.

@@ -60,8 +60,10 @@ class _Order:
     """Request of the measuring process (rank 0) to the other processes.
 
     Attributes:
-        task: `run`, `begin_steps`, `memory`, `prepare_alone` or `alone`.
-        steps: Number of steps to run if the task is `run`.
+        task: "run" runs steps. "begin_steps" resets the recorded memory peak. "memory" reports the
+            memory of the process. "prepare_alone" compiles a step without communication, and
+            "alone" times that step.
+        steps: Number of steps to run if the task is "run".
     """
 
     task: str
@@ -108,7 +110,9 @@ def _member(
     *,
     shares_host: bool,
 ) -> Member:
-    """Return the description of one process of the group, with its devices and cores.
+    """Return the description of one of the processes that share each training step.
+
+    The description includes the devices and cores of the process.
 
     Args:
         point: The configuration to measure, as nested mappings of plain values.
@@ -237,7 +241,7 @@ def _obey(order: _Order, rank: int, process: _Process, step: Step, meter: Memory
     """Carry out an order of the measuring process, and return the reply.
 
     Args:
-        order: The order.
+        order: The task to carry out, such as to run a number of steps.
         rank: Number of this process, from 1.
         process: This process's model and devices.
         step: This process's part of the step that all processes share.
@@ -263,7 +267,7 @@ def serve_elsewhere(
     own: socket,
     channel: Connection,
 ) -> None:
-    """Run a process on this host that shares the training steps of a process on another host.
+    """Take part in the training steps that a process on another host measures.
 
     Returns when the measuring process on the other host closes `channel`.
 
@@ -290,15 +294,15 @@ def serve_elsewhere(
 
 
 class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataParallelGroup"]):
-    """Processes that train one model together; the calling process measures the common steps.
+    """Processes that train one model together; the calling process measures the steps.
 
     Entering the context starts the other processes and opens all devices. They end when the context
-    exits, or when the calling process ends. Entering raises UnavailableError if a server cannot be
-    reached or software is missing, and RankFailed if a process fails.
+    exits, or when the calling process ends. Entering raises UnavailableError if another host cannot
+    be reached or software is missing, and RankFailed if a process fails.
 
     Args:
         run: State of the measurement in the calling process. Entering the context replaces
-            `run.framework` by the framework for common steps.
+            `run.framework` by the framework for steps that all processes share.
     """
 
     def __init__(self, run: PointRun) -> None:
@@ -370,7 +374,7 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         """Time steps that each process runs on its share of the batch without communication.
 
         All processes run these steps at the same time, so that processes of one host compete for
-        its memory bandwidth as in the common step.
+        its memory bandwidth as in a step that they share.
 
         Returns:
             The median seconds of a step for each process, in order of rank; empty if a process
@@ -434,7 +438,7 @@ class _CommonStep(Step):
 
     @property
     def block_run(self) -> SynchronizedRun:
-        """Runs the steps of timed blocks: the argument `run` of `measure_steps`."""
+        """Object that runs the steps of a timed block; `measure_steps` gets it as `run`."""
         return _Blocks(self._own, self._processes)
 
     def run(self, steps: int) -> float | None:
@@ -458,7 +462,10 @@ class _CommonStep(Step):
 
 
 class _Blocks(SynchronizedRun):
-    """Runs timed blocks of a common step, each after an untimed synchronizing step."""
+    """Runs timed blocks of a step that all processes share.
+
+    An untimed step before each block synchronizes the processes.
+    """
 
     def __init__(self, own: Step, processes: ProcessGroup) -> None:
         self._own = own

@@ -51,7 +51,7 @@ def die_with_parent(parent: int | None = None, driver: int | None = None) -> Non
         parent: Process id of the parent. A forked child must get the id that was read before the
             fork. None for the current parent.
         driver: Process id of the driver, which sends the requests; None if it need not be checked.
-            It is not the parent if it started this interpreter through a wrapper.
+            The driver is not the parent if it started this interpreter through a wrapper.
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":

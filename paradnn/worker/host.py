@@ -177,8 +177,8 @@ def _fork(
 
     Args:
         client: The client, which has proved that it has the key.
-        pending: By file descriptor, `client` and all clients that have not yet proved that they
-            have the key. The new process closes the connections of the latter.
+        pending: Connections of `client` and of the clients that have not yet proved that they have
+            the key, by file descriptor. The new process closes all but that of `client`.
         listening: The socket on which clients connect, which the new process closes.
     """
     server = os.getpid()

@@ -262,8 +262,8 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
         run: Runs a given number of steps, and waits for the device. A SynchronizedRun if several
             processes share the steps.
         protocol: Durations and numbers of blocks.
-        phase: Function that returns the context of the phase with a given name, "warmup" or
-            "measure".
+        phase: Called with the name of a phase, "warmup" or "measure". Returns a context manager
+            that is entered for the duration of the phase.
         clock: Function that returns the time in seconds.
         recorder: Records contention, energy and compilations of each attempt; None to record
             nothing.
@@ -383,10 +383,10 @@ class _BlockTimer:
     def calibrate(self) -> list[Trial]:
         """Set `steps` so that a block lasts at least `block_seconds`, and return all trials.
 
-        A trial is a block that is timed to find the number of steps. Two consecutive trials must
-        last that long, because the first steps are slower than the rest. With cold caches, the time
-        to fill them counts toward `block_seconds`. Otherwise blocks of short steps would take far
-        too long.
+        A trial is a block that is timed to find the number of steps. The first steps are slower
+        than the rest. Therefore, two consecutive trials must last at least `block_seconds` or have
+        `MAX_STEPS` steps. With cold caches, the time to fill them counts toward `block_seconds`.
+        Otherwise blocks of short steps would take far too long.
         """
         goal = self._protocol.block_seconds
         confirmations = 0
@@ -540,8 +540,8 @@ class _BlockTimer:
     def _judge(self, before: Sequence[float], blocks: list[float]) -> Timing:
         """Decide whether the blocks of an attempt are steady, and return its timing.
 
-        The decision also uses the last two windows of the blocks `before` the attempt, because ten
-        blocks alone do not show a drift. If reference kernels ran, the times are adjusted first.
+        The decision also uses the last 2 x `WINDOW` blocks `before` the attempt, because ten blocks
+        alone do not show a drift. If reference kernels ran, the times are adjusted first.
         Otherwise a change of the machine's speed could be mistaken for a change of the step time.
 
         Args:
@@ -630,9 +630,9 @@ def compile_steps(
 ) -> tuple[Compilation, float | None]:
     """Run a step until it compiles nothing, at most `MAX_COMPILE_STEPS` times.
 
-    Later steps may compile too. PyTorch compiles again if a value that it treated as a constant
-    changes. JAX compiles again if the state that a step returns is placed differently from the
-    state that it received.
+    Steps after the first may compile too. PyTorch compiles again if a value that it treated as a
+    constant changes. JAX compiles again if the state that a step returns is placed differently from
+    the state that it received.
 
     Args:
         step: The step, which has not run yet.

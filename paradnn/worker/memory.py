@@ -64,7 +64,7 @@ def remember_file_pages() -> None:
 
 
 def _resident_file_pages() -> list[int]:
-    """Return which pages of the server's mappings are in the memory of this process.
+    """Return which pages of the fork server's mapped files are in the memory of this process.
 
     The result has one integer per mapping, with one byte per page: 1 if the page is in memory, else
     0. If the kernel does not provide the information, the result is `_server_pages`, so that the

@@ -73,10 +73,11 @@ def measure_peak_rates(
 
     Args:
         request: `platform` contains the settings of the device. `memory_bytes` is the size of the
-            memory into which all arrays must fit. The optional `only` contains the rows of an
-            earlier result, `matmul` and `bandwidth`, that are measured again.
+            memory into which all arrays must fit. The optional `only` restricts the measurement to
+            some rows of an earlier result; it has the keys `matmul` and `bandwidth`.
         framework: The framework, whose device is open.
-        phase: Function that returns the context of the phase with a given name.
+        phase: Called with the name of a phase, such as "idle". Returns a context manager that is
+            entered for the duration of the phase.
         meter: Measures the energy of the device.
     """
     from paradnn.worker.reference import Reference

@@ -102,7 +102,7 @@ class PeakSearch:
         held: Whether the last full-length run met the limit.
         lowest_failed: Upper bound of the search: the lowest rate that failed; infinite if no rate
             has failed. After a failed full-length run, it is lower than the rate of that run.
-        passed: 0, and the rates whose probes met the limit.
+        passed: Rates whose probes met the limit; the list also contains 0 as a lower bound.
     """
 
     rate: float | None = None

@@ -32,7 +32,7 @@ from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.turns import TurnConnection
 
-#: Returns the context of the phase with a given name.
+#: Called with the name of a phase. Returns a context manager that is entered for its duration.
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
@@ -121,7 +121,7 @@ class PointRun:
         reference: Runs the reference kernels, which track the machine's speed; None if they are not
             requested.
         fill_caches: Fills the caches before each step; None if caches stay warm.
-        answered: The answer so far.
+        answered: The answer to the driver so far.
         turn: Waits for the turns of this process if a second measured process alternates with it;
             None if the process runs without interruption.
         others: The other processes that share each step; None for a single process.
@@ -139,7 +139,7 @@ class PointRun:
         self.others: OtherProcesses | None = None
 
     def note(self, **fields: Any) -> None:
-        """Set fields of the answer.
+        """Set fields of the answer that this process sends to the driver.
 
         Args:
             **fields: Values by the names of attributes of `Answer`.
@@ -201,8 +201,8 @@ class PointRun:
         Args:
             run: Runs a given number of steps, and waits for the device.
             step: The compiled step. If it compiles again, the timing is marked as not steady.
-            phase: Function that returns the context of the phase with a given name; None for
-                `phases`.
+            phase: Called with the name of a phase. Returns a context manager that is entered for
+                the duration of the phase. None for the attribute `phases`.
         """
         recorder = AttemptRecorder(self.energy_meter(), step.compilations)
         turns_monitor = TurnsMonitor()
@@ -240,7 +240,7 @@ class PointRun:
         products: Mapping[str, float],
         loss: Any = None,
     ) -> None:
-        """Store the results of the timed steps in the answer.
+        """Store the results of the timed steps in the answer to the driver.
 
         Args:
             timed: The timed blocks.
@@ -269,7 +269,7 @@ class PointRun:
         self.note(measurement=measurement)
 
     def note_latencies(self, run: Run) -> None:
-        """Time single steps for the latency, and store the times in the answer.
+        """Time single steps for the latency, and store the times in the answer to the driver.
 
         Nothing is timed if this process takes turns with a second measured process.
 
@@ -286,7 +286,7 @@ class PointRun:
         self.note(latencies=latencies)
 
     def note_memory_and_profile(self, step: Step) -> None:
-        """Store the peak memory in the answer, then profile the step if requested.
+        """Store the peak memory in the answer to the driver; then profile the step if requested.
 
         The memory comes first, because the buffers of the profiler do not belong to the model.
         """
@@ -306,7 +306,9 @@ class PointRun:
                 self.note(profile=profile)
 
     def note_contention(self, phase: str, contention: Contention | None) -> None:
-        """Store the contention during a phase other than the timed blocks in the answer.
+        """Store the contention during a phase in the answer to the driver.
+
+        The contention during the timed blocks is stored separately.
 
         Args:
             phase: Name of the phase, such as "latency".
@@ -316,7 +318,7 @@ class PointRun:
             self.note(contention={**self.answered.contention, phase: contention})
 
     def note_memory(self) -> None:
-        """Store the peaks of host and device memory so far in the answer."""
+        """Store the peaks of host and device memory so far in the answer to the driver."""
         self.note_own_memory()
         peak = self.framework.peak_device_memory()
         if peak and self.reference and not self.memory.reference_bytes:
@@ -324,7 +326,7 @@ class PointRun:
         self.note(peak_device_memory_bytes=peak)
 
     def note_own_memory(self) -> None:
-        """Store the peak host memory so far in the answer.
+        """Store the peak host memory so far in the answer to the driver.
 
         It is the sum over all processes on this host that share the steps.
         """

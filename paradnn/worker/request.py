@@ -28,8 +28,8 @@ def answer_request(request: Mapping[str, Any], framework: Framework, report: Rep
     Exceptions are not raised; the outcome and the reason of the answer state them.
 
     Args:
-        request: The configuration to measure, as nested mappings of plain values. With the value
-            "ceilings" of `task`, the peak FLOP/s and memory bandwidth are measured instead.
+        request: The configuration to measure, as nested mappings of plain values. If its `task` is
+            "ceilings", the machine's peak FLOP/s and memory bandwidth are measured instead.
         framework: The framework, already imported.
         report: Called as each phase begins, with the name of the phase and the answer to use if
             this process dies in the phase; None if no answer is complete.

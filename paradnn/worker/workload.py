@@ -13,8 +13,8 @@ class WorkerSide:
     """The part of a workload that runs in the worker process and measures configurations.
 
     A workload is a kind of work with a model, such as a training step or an inference scenario. Its
-    class inherits from `Workload`, and from this class to override its methods (see
-    `Workload.role`).
+    class inherits from `Workload`. It also inherits from this class if it overrides methods of this
+    class (see `Workload.role`).
     """
 
     def open_devices(self, run: PointRun) -> None:

@@ -104,7 +104,10 @@ class Step:
 
     @property
     def block_run(self) -> Any:
-        """Runs the steps of timed blocks: the argument `run` of `measure_steps`."""
+        """Function or object that runs the steps of a timed block.
+
+        `paradnn.worker.measure.measure_steps` gets it as the argument `run`.
+        """
         return self.run
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
@@ -211,9 +214,10 @@ class Framework(ABC):
         return 1
 
     def alone(self) -> Framework:
-        """Return a framework for steps that this process runs without the other processes.
+        """Return a framework for steps that this process runs without communication.
 
-        The returned framework uses the devices that this framework has opened.
+        Other steps are shared by several processes, of which this is one. The returned
+        framework uses the devices that this framework has opened.
         """
         raise NotImplementedError
 

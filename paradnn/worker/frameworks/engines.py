@@ -136,9 +136,9 @@ class Source:
     def calibration_batches(self) -> Iterator[list[np.ndarray[Any, Any]]]:
         """Yield the `CALIBRATION_BATCHES` batches on which an int8 model is calibrated.
 
-        A batch is a list of input arrays. It consists of the next of the `examples`. After the last
-        example, the first follows. If `examples` is None, the arrays of `batch` are permuted along
-        their first axis.
+        A batch is a list of input arrays. The batches take the `examples` in order, and start again
+        at the first after the last. If `examples` is None, each batch has the arrays of `batch`,
+        each permuted at random along its first axis.
         """
         size = len(self.batch[0])
         for number in range(CALIBRATION_BATCHES):
@@ -524,7 +524,17 @@ def onnx_model(source: Source) -> Any:
     from onnx import helper
 
     def replace_erfc(context: Any, node: Any, name: str, args: Any) -> None:
-        """Replace Erfc(x), which ONNX lacks, by 1 - Erf(x)."""
+        """Replace Erfc(x), which ONNX lacks, by 1 - Erf(x).
+
+        tf2onnx calls this function for every Erfc node, as one of its `custom_op_handlers`
+        (https://github.com/onnx/tensorflow-onnx).
+
+        Args:
+            context: The graph of tf2onnx, which is changed.
+            node: The Erfc node.
+            name: The name of the node.
+            args: Ignored.
+        """
         dtype = context.get_dtype(node.output[0])
         shape = context.get_shape(node.output[0])
         outputs = list(node.output)
@@ -658,8 +668,8 @@ def _convolution_flops(
 
     A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed convolution
     they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of groups first.
-    The product of all dimensions but the first, and but that axis, is a number of
-    multiply-accumulates: per element of the output, or of the input if transposed.
+    Each element of the output requires (inputs / groups) x kernel size multiply-accumulates. For a
+    transposed convolution, each element of the input requires (outputs / groups) x kernel size.
 
     Args:
         kind: The type of the operation, such as "Conv".

@@ -253,7 +253,11 @@ class JaxStep(Step):
         return contextlib.nullcontext()
 
     def _placed_variables(self) -> Any:
-        """Return the values of the Keras variables on the device, one list per group."""
+        """Return the values of the Keras variables on the device.
+
+        The result has one list each for the weights, the other variables of the model and, in
+        training, the variables of the optimizer.
+        """
         device = self._device
         return tuple(
             [jax.device_put(variable.value, device) for variable in group]
@@ -338,7 +342,10 @@ def _inference_step(workload: BuiltModel, *, carrying: bool = False) -> Any:
 
 
 def _count_compilation(event: str, _duration: float, **_metadata: Any) -> None:
-    """Count the programs that XLA compiles. JAX calls this listener with every event."""
+    """Count the programs that XLA compiles.
+
+    `jax.monitoring` calls this listener with the name and the duration of every event.
+    """
     if event == "/jax/core/compile/backend_compile_duration":
         _compiled["programs"] += 1
 

@@ -143,9 +143,9 @@ class Torch(Framework):
     def _uncompiled_run(
         self, workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any]
     ) -> Callable[[], object] | None:
-        """Return a function that computes one training step uncompiled, to count its products.
+        """Return a function that computes one training step without compilation.
 
-        The products are matrix products and convolutions.
+        The function serves to count the matrix products and convolutions of the step.
 
         Args:
             workload: The model and its loss.
@@ -153,7 +153,7 @@ class Torch(Framework):
             targets: Target tensors of the batch.
 
         Returns:
-            The function; None if the step itself can run for that purpose.
+            The function; None if running the step itself can count its products.
         """
         return None
 

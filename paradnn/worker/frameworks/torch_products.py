@@ -228,7 +228,7 @@ def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) 
 
 
 def _packets(formula: Callable[..., float], namespace: Any, *names: str) -> dict[Any, Any]:
-    """Return a dictionary that maps operators to a formula, without those that PyTorch lacks.
+    """Return a dictionary that maps each operator that PyTorch has to the same formula.
 
     Args:
         formula: The function that returns the FLOPs of each of the operators.
@@ -427,7 +427,11 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
 
 
 def _iterations(node: Any) -> int:
-    """Return how often a higher-order operator, such as `scan`, runs its body; 1 if unknown."""
+    """Return how often a higher-order operator, such as `scan`, runs its body; 1 if unknown.
+
+    Args:
+        node: The node of the operator in a `torch.fx` graph.
+    """
     # Position of the argument with the sequences over which the operator iterates.
     positions: Mapping[str, int] = {"scan": 2, "map_impl": 1}
     position = positions.get(node.target.__name__)

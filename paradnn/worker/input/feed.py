@@ -281,7 +281,7 @@ def _step_seconds(run: Callable[[int], float | None], steps: int) -> float:
 
 
 def _measure_pipeline(feed: Feed) -> list[PipelinePart]:
-    """Run the pipeline without steps, and return the examples and times of several measurements."""
+    """Measure the pipeline several times while no steps run, and return the measurements."""
     feed.drain()
 
     def drain_one(_: int) -> None:

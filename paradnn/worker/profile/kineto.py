@@ -44,7 +44,8 @@ class _Operation(NamedTuple):
 
     Attributes:
         kind: Type of the operation, such as "aten::mm".
-        name: Name of the operation in the table, which includes the input shapes.
+        name: Name of the operation in the profile's table of operations. It includes the input
+            shapes.
         cost: Cost of one call.
     """
 
@@ -110,8 +111,9 @@ class _Calls:
         events: All events of the trace.
 
     Attributes:
-        owners: The call to which kernels belong, by external id. If a matrix product or convolution
-            encloses the call with that id, the owner is the enclosing call.
+        owners: The call to which a kernel belongs, by the kernel's "External id" in the trace. If a
+            matrix product or convolution encloses the call with that id, the owner is the enclosing
+            call.
         operations: The calls that no matrix product or convolution encloses.
         callers: The Python `id` of each call that delegates its work to nested calls.
     """
@@ -170,7 +172,7 @@ def _arguments(event: RawEvent) -> Mapping[str, Any]:
 def _host_executions(calls: _Calls) -> Iterator[tuple[str, RawEvent, _Operation, bool]]:
     """Yield (thread, event, operation, False) for each call on the host.
 
-    False means that no call continues the execution of another.
+    The last value is always False: no call continues the execution of another.
     """
     for call in calls.operations:
         operation = _operation(call, is_caller=id(call) in calls.callers)
@@ -186,7 +188,8 @@ def _kernels(
 
     Args:
         kernels: Events of kernels on the device.
-        owners: The call that launched a kernel, by external id (see `_Calls`).
+        owners: The call to which a kernel belongs, by the kernel's "External id" in the trace (see
+            `_Calls.owners`).
     """
     begun: set[int] = set()
     for event in sorted(kernels, key=lambda entry: entry["ts"]):
@@ -258,9 +261,9 @@ def _largest_argument(arguments: Mapping[str, Any]) -> int:
 
 
 def _label(kind: str, arguments: Mapping[str, Any]) -> str:
-    """Return an operation's name in the table, which includes the input shapes.
+    """Return an operation's name in the profile's table of operations.
 
-    The name of a loop that torch.compile fused has no shapes.
+    The name includes the input shapes, except for a loop that torch.compile fused.
 
     Args:
         kind: The type of the operation, such as "aten::mm".

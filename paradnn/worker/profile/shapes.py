@@ -109,7 +109,8 @@ def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
         costs: Costs of operations of any kind.
 
     Returns:
-        Name of the element type -> FLOPs. The name is "unknown" for products without a type.
+        The FLOPs by the name of the element type. The name is "unknown" for products without a
+        type.
     """
     totals: dict[str, float] = {}
     for cost in costs:
@@ -170,9 +171,10 @@ def spatial_pairs(
 ) -> int:
     """Return the number of multiplications along one spatial dimension of a convolution.
 
-    The result is the number of pairs of an output and a kernel position whose input is a value.
-    Pairs whose input is a zero that base dilation inserts between the values do not count. XLA
-    computes the input gradient of a strided convolution as a convolution with base dilation.
+    Each pair of an output position and a kernel position is one multiplication with an input value
+    or with padding. Base dilation inserts zeros between the input values. Pairs that multiply such
+    a zero do not count. XLA computes the input gradient of a strided convolution as a convolution
+    with base dilation.
 
     Args:
         outputs: Length of the output.

@@ -404,8 +404,8 @@ def _add_instructions(
 
     Args:
         instructions: The executions.
-        ends: Time of the event that marks the end of an instruction, in seconds, by the value of
-            `_p` of the instruction.
+        ends: Times of the events that mark the ends of instructions, in seconds. A key is the value
+            of the statistic `_p` of an instruction.
         trace: The trace, which is changed.
     """
     for index, instruction in enumerate(instructions):
@@ -498,7 +498,7 @@ def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> Operat
 
 
 def _stated_cost(name: str, values: Mapping[str, Any]) -> Cost | None:
-    """Return the cost of a kernel that the trace states.
+    """Return the FLOPs and bytes that the trace states for a kernel.
 
     Args:
         name: The name of the kernel.
