@@ -607,8 +607,9 @@ def measure_step(
 
     Args:
         run: Context of the measurement in the worker; it collects the results.
-        after_compiling: Hook that compiles and measures something in addition to the step; None
-            for nothing.
+        after_compiling: Called with the model and its step, to compile further programs. Returns a
+            function that measures them. That function is called after the step was timed, with one
+            argument: a function that runs a given number of steps. None to measure only the step.
         prepare: Called with the model and its step before compilation; None for no preparation.
 
     Raises:
@@ -722,7 +723,7 @@ def _memory(result: PointResult) -> dict[str, float | None]:
         result: Result of the process.
 
     Returns:
-        Metric -> bytes; None if unknown.
+        Bytes by the name of a metric; None if unknown.
     """
     names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
     peaks = {name: getattr(result.answer, name, None) for name in names}

@@ -91,11 +91,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     def step(self) -> Any:
         """Return the step to time.
 
-        If one other process only answers the messages of this process, it is the step of this
-        process. Otherwise, it is a step that several processes run together (`GroupStep`).
+        If the only other process just answers messages, this is the step of the calling process.
+        Otherwise, it is a step that several processes run together (`GroupStep`).
 
         Raises:
-            RankFailed: If a trial of the collective gives a wrong result, or a process fails.
+            RankFailed: If a trial of the collective operation gives a wrong result, or a process
+                fails.
             UnavailableError: If a process cannot be reached, or lacks required software.
         """
         own = self._participant.step(0)
@@ -272,7 +273,8 @@ class _Participant:
             rank: Rank of the process; the measured process has rank 0.
 
         Raises:
-            RankFailed: If a trial of the collective gives a wrong result, or a process fails.
+            RankFailed: If a trial of the collective operation gives a wrong result, or a process
+                fails.
             UnavailableError: If a process cannot be reached, or lacks required software.
         """
         point = self._point
@@ -404,7 +406,8 @@ class _TorchStep(Step):
         receives the messages and then sends the answer.
 
         Args:
-            values: The tensor that this process sends, or that receives a message.
+            values: The message in the process with rank 0. In the process with rank 1, the tensor
+                that each received message overwrites.
         """
         dist: Any = self._dist
         if self._rank == 0:
@@ -468,10 +471,10 @@ class _TensorFlowStep(Step):
         threading_config.set_inter_op_parallelism_threads(layout.threads)
 
     def _replicated(self, value: float) -> Any:
-        """Return a distributed tensor that contains a multiple of a number in each process.
+        """Return a distributed tensor whose elements are `value` x (rank of the process + 1).
 
         Args:
-            value: The number. It is multiplied by the rank of the process + 1.
+            value: The value of the elements in the process with rank 0.
         """
 
         def replica_value(context: Any) -> Any:

@@ -399,8 +399,8 @@ class Client:
         """Open the connection if it is not open, or if the server has closed it.
 
         Args:
-            connection: The connection. Its timeout is set to endpoint.patience, but ends at the
-                deadline at the latest.
+            connection: The connection. Its timeout is set to endpoint.patience, or to the time
+                until the deadline if that is shorter, but to at least 0.1 s.
         """
         timeout = max(0.1, min(self._options.patience, self._deadline - time.monotonic()))
         connection.timeout = timeout
@@ -412,7 +412,9 @@ class Client:
 
     @contextlib.contextmanager
     def _request_errors(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        """Convert an error of the context to a RequestError, and close the connection.
+        """Return a context in which a request error closes the connection.
+
+        Exceptions of the types `REQUEST_ERRORS` are converted to RequestError.
 
         Args:
             connection: The connection on which the request is sent.

@@ -108,8 +108,8 @@ def check_status(response: http.client.HTTPResponse, path: str, options: Paramet
 
     Args:
         response: The response.
-        path: Path of the request on the server, such as "/v1/completions". A relative redirect
-            refers to it.
+        path: Path of the request on the server, such as "/v1/completions". Relative redirects are
+            resolved against it.
         options: The options of the request, on which the remedy depends.
 
     Raises:

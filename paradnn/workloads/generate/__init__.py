@@ -79,8 +79,8 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
         """Raise ConfigError if a key of `generate` is set without mode=generate.
 
-        Every configuration contains these keys, because `mode` is not a configuration group whose
-        choice could add them.
+        Every configuration contains these keys, whatever its mode. Only the choice of a Hydra
+        configuration group could add keys, and `mode` is not such a group.
 
         Args:
             config: The composed configuration, as nested mappings.
@@ -275,8 +275,8 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         Args:
             points: The planned points, of all kinds of work.
             step: Ignored.
-            known: Phase -> seconds predicted so far, with one row per point. `warmup` and `measure`
-                are used.
+            known: Seconds predicted so far by phase name, as arrays with one row per point. Only
+                `warmup` and `measure` are used.
 
         Returns:
             Seconds of the phase `prefill`, which are 0 for points without generation; empty if no

@@ -105,7 +105,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         measure_served(run, self)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the batch sizes to compile, as a mapping: number of queries -> number of examples.
+        """Return the batch sizes to compile: the number of examples by the number of queries.
 
         By default, as in the stream scenarios, one query is a whole batch.
 
@@ -261,7 +261,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         Args:
             points: The planned points, of all kinds of work.
             step: Seconds of a step, with one row per point.
-            known: Phase -> seconds predicted so far, with one row per point.
+            known: Seconds predicted so far by phase name, as arrays with one row per point.
 
         Returns:
             Seconds of the phases `load` and `latency`; empty if no point has this scenario. Other
@@ -342,7 +342,7 @@ class Offline(Scenario):
             largest: Number of examples in a batch.
 
         Returns:
-            Number of queries -> number of examples.
+            The number of examples of a batch by its number of queries.
         """
         return {largest: largest}
 
@@ -424,7 +424,8 @@ class Server(Scenario):
             largest: Number of examples in the largest batch.
 
         Returns:
-            Number of queries -> number of examples; both are equal, because a query is one example.
+            The number of examples of each batch by its number of queries. Both are equal, because
+            a query is one example.
         """
         powers = {2**power for power in range(largest.bit_length())}
         return {size: size for size in sorted({largest, *powers})}

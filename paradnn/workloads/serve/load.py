@@ -261,7 +261,7 @@ class QueryScenario(Protocol):
             largest: Number of examples in the largest batch.
 
         Returns:
-            Number of queries -> number of examples.
+            The number of examples of each batch by its number of queries.
         """
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
@@ -302,7 +302,7 @@ class ScheduledRuns:
     A run serves queries at one rate. A search for the highest rate needs several runs.
 
     Args:
-        settings: Option of the scenario -> value.
+        settings: The values of the scenario's options by name.
         service: The model that serves the queries.
         until: Time of `time.monotonic_ns()` after which no batch is started.
         meter: Measures the energy of each run.

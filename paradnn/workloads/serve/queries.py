@@ -131,7 +131,7 @@ class Load(WorkloadMessage):
 
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return the files that describe the queries of a measurement: file name -> content.
+    """Return the contents of the files that describe a measurement's queries, by file name.
 
     - probes.json: the tried rates, if the highest rate was searched;
     - queries.parquet: all queries;
