@@ -158,10 +158,10 @@ def arrange(arguments: Sequence[str]) -> list[str]:
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with every `model` key of a multirun written as an axis.
+    """Return the arguments of a multirun with every `model` key written as an axis.
 
-    For example, `model.nodes=8` becomes `model.nodes=choice(8)`. The arguments are unchanged if
-    they do not request a multirun.
+    An axis is a key whose values a multirun sweeps. For example, `model.nodes=8` becomes
+    `model.nodes=choice(8)`. The arguments are unchanged if they do not request a multirun.
 
     Hydra first composes a configuration without the axes of the multirun. If `model` is an axis,
     as in `model=lstm,gru`, this configuration has the default model. Without the conversion, Hydra
@@ -226,14 +226,15 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _check_launcher(name: str, arguments: Sequence[str]) -> None:
-    """Check that a launcher can start the drivers of a sweep.
+    """Check that a Hydra launcher can start the drivers (measuring processes) of a sweep.
 
     Args:
         name: The value of `hydra/launcher`.
         arguments: The words of the command line, without the name of the program.
 
     Raises:
-        ConfigError: If the launcher is unknown, is not installed, or has no sweep to launch.
+        ConfigError: If the launcher is unknown or not installed. Also if the command line requests
+            no multirun or sets `hydra/sweeper=basic`, unless the launcher is `basic`.
     """
     key = "hydra/launcher"
     if name not in _LAUNCHERS:
@@ -450,7 +451,7 @@ def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnEr
 
 
 def _overrides_for_file(path: str) -> str:
-    """Return the overrides to type for measuring the model in a file.
+    """Return the overrides with which a user can measure the model in a file.
 
     Args:
         path: Path of the file. The file-name extension selects the overrides.

@@ -309,7 +309,7 @@ def _key(override: str) -> str:
 
 
 def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> CommandProtocol:
-    """Return how the options say that two commands are run: metric, timeout, warm-up and so on.
+    """Return the metric, timeout, warm-up and so on that the options set for two commands.
 
     Args:
         options: Parsed options of `paradnn compare` or `paradnn gate`.

@@ -200,8 +200,8 @@ class CommandComparison(PairedResult):
             Whether the user interrupted the comparison.
 
         Raises:
-            ConfigError: If a command cannot be started, the base commit of a gate fails in the
-                warm-up, or a command loads code of the wrong commit.
+            ConfigError: If a command cannot be started, or loads code of the wrong commit. In a
+                comparison for `paradnn gate`, also if the base commit fails in the warm-up.
         """
         shows_progress = shows_progress and sys.stderr.isatty()
         begun = time.monotonic()
@@ -326,7 +326,7 @@ class CommandComparison(PairedResult):
             raise ConfigError("command", text, reason, _separation_remedy(text))
 
     def _trace_words(self, side: Command) -> list[str]:
-        """Return the words of a command line that loads the same code as a side, for tracing."""
+        """Return the words of the command that is traced to find which files a side loads."""
         return command_line(side.text, side.folder)
 
     def _round(self, order: tuple[int, int]) -> None:

@@ -48,8 +48,8 @@ class ComparedPoint(PairedResult):
         points: The configuration on each side; empty for the mean.
         order: Yields the order of the sides in each round, (0, 1) or (1, 0), for sides whose blocks
             are not interleaved.
-        turns: The interleaved blocks of the current round; None if the sides are measured one
-            after the other.
+        turns: Alternates blocks of the two sides in the current round; None if the sides are
+            measured one after the other.
         failures: Side (0 or 1) -> number of its failures.
         needs_whole_machine: Whether the sides must be measured one after the other, because they do
             not fit into memory together.
@@ -338,10 +338,12 @@ class Comparison(SweepDesign):
         return 0.0 if self._begin is None else self._clock() - self._begin
 
     def _turns_of(self, result: ComparedPoint) -> BlockTurns | None:
-        """Return the interleaved blocks of the next round of a point.
+        """Return an object that alternates blocks of the two settings in the next round of a point.
+
+        A block is a number of steps that are timed together.
 
         Returns:
-            The blocks; None if the sides of the point must be measured one after the other.
+            The object; None if the two settings must be measured one after the other.
         """
         if result.needs_whole_machine or not all(takes_turns(point) for point in result.points):
             return None

@@ -37,7 +37,7 @@ def find_contradictions(
         point: The measured configuration.
         costs: Analytic or counted FLOPs, bytes and parameters of a step.
         metrics: Metrics of the point's run.
-        answer: Answer of the process.
+        answer: Message of the process with its outcome and all of its measurements.
 
     Returns:
         One line of text per contradiction.
@@ -78,10 +78,10 @@ def find_contradictions(
 
 
 def _comparable_latencies(measurement: Measurement, answer: Answer) -> Sequence[float]:
-    """Return the times of single steps in seconds, for a comparison with the steps of blocks.
+    """Return the times of single steps in seconds, to compare with step times from blocks.
 
-    Empty if an input pipeline or contention makes single steps slower, so that they are not
-    comparable.
+    A block is a number of steps that are timed together. Empty if an input pipeline or contention
+    makes single steps slower, so that they are not comparable.
     """
     if answer.input:
         return ()

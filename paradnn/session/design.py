@@ -42,11 +42,11 @@ class RecordedPoint:
 
     @classmethod
     def of_record(cls, run_id: str, record: Record) -> Self:
-        """Return the row of a point that this session has just recorded.
+        """Create an object from the record of a point (configuration) that was just measured.
 
         Args:
             run_id: Identifier of the run.
-            record: Content of the run.
+            record: Content of the run: name, outcome, metrics, tags and so on.
         """
         family = record.params["model.name"]
         return cls(
@@ -55,7 +55,7 @@ class RecordedPoint:
 
     @classmethod
     def of(cls, family: str, values: Mapping[str, Any]) -> Self:
-        """Return the row of a stored run.
+        """Create an object from the values of a stored run.
 
         Args:
             family: Model family, such as "fc".
@@ -77,8 +77,8 @@ class DesignPoint:
         tags: Additional tags of this measurement.
         excluded: Reason why the point counts as out of memory without a trial; None if it is to be
             measured.
-        turns: Alternates blocks of this point with blocks of another point of the batch; None if
-            the point is measured alone.
+        turns: Alternates blocks (steps that are timed together) of this point and of another point
+            of the batch; None if the point is measured alone.
     """
 
     point: Point
@@ -144,12 +144,13 @@ class SweepDesign:
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:  # noqa: FBT001 - a callback
         """Return whether a measurement of the batch is still needed.
 
-        The session calls this method before and after it claims the point in the store. In a shared
-        sweep, other drivers may have claimed points in the meantime.
+        The session claims (reserves) a configuration in the store before it measures it. It calls
+        this method before and after the claim. If several drivers share a sweep, others may have
+        claimed configurations in the meantime.
 
         Args:
             visit: The measurement.
-            claimed: Whether the point is already claimed.
+            claimed: Whether this session has already claimed its configuration.
         """
         return True
 

@@ -36,7 +36,7 @@ def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> i
     """Create a folder with this package and converted models, to measure points elsewhere.
 
     Args:
-        points: Points to measure on the other machine.
+        points: Configurations to measure on the other machine.
         name: Path of the folder, which may contain an earlier result of this function.
         say: Prints a message to the user.
 
@@ -44,8 +44,8 @@ def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> i
         The exit code: 1 if no point could be converted, otherwise 0.
 
     Raises:
-        ConfigError: If an engine alone cannot measure a point step by step, or if the folder
-            holds other files.
+        ConfigError: If a point is not a forward pass (mode=inference) of an inference engine, or
+            if the folder holds other files.
     """
     for point in points:
         mode = (point.workload.name, point.workload.mode)

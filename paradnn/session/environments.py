@@ -198,7 +198,7 @@ def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
 
 
 def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the field of a worker's request that describes the other hosts of a point.
+    """Describe the other hosts of a point (configuration), for the request to a worker.
 
     Args:
         hosts: Number of hosts of the point, including this one.
@@ -219,9 +219,9 @@ def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def require_answers() -> None:
-    """Check that the server of every other host accepts a connection.
+    """Check that the servers of all other hosts, which PARADNN_HOSTS lists, accept a connection.
 
-    If a host was lost, the failure of a point must not be recorded as its result.
+    If a host is lost, a measurement fails. This failure must not be recorded as a result.
 
     Raises:
         WorkerError: If a server does not accept a connection within a few seconds.

@@ -82,7 +82,7 @@ class Ceilings:
     def of(
         cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None
     ) -> Self:
-        """Return the ceilings that a stored run holds.
+        """Return the ceilings (peak rates of a machine) from the values of a stored run.
 
         Args:
             run_id: Id of the run.
@@ -127,10 +127,11 @@ class Ceilings:
         return rate / float32_rate
 
     def tags(self, precision: str) -> dict[str, str]:
-        """Return the tags about these ceilings for the run of a point.
+        """Return the tags about these ceilings (peak rates) for the run of a measured point.
 
-        The tags name the run of the ceilings. If it applies, they also say that the ceilings are
-        too low, or that the precision is emulated.
+        `ceilings_run` is the id of the run that stores the ceilings. If other work disturbed their
+        measurement, `ceilings_contended` says that they are too low. If the precision is emulated,
+        `emulation_note` says so.
 
         Args:
             precision: Precision of the point, such as "bfloat16".
@@ -149,8 +150,8 @@ class Ceilings:
 def below_ceilings(point: Point, flops: float) -> bool:
     """Return whether the peak rates of a machine bound the speed of a point.
 
-    They do not bound a point that only transfers data. They do bound a model whose costs the worker
-    counts, although `flops` is 0 before the measurement.
+    They do not bound a point that only transfers data. If the worker counts the costs of a model
+    during the measurement, `flops` is still 0, but the peak rates bound the point.
 
     Args:
         point: The configuration to measure.
@@ -327,7 +328,7 @@ class CeilingsKeeper:
         self._known: dict[Identity, Ceilings | None] = {}
 
     def of(self, point: Point, environment: Environment, *, again: bool = False) -> Ceilings | None:
-        """Return the ceilings for `point`, and measure them if the store has no usable ones.
+        """Return the ceilings (peak rates) for `point`; measure them if no usable ones are stored.
 
         Args:
             point: The configuration to measure.
@@ -397,7 +398,7 @@ class CeilingsKeeper:
     def _claim(
         self, identity: Identity, name: str, tags: Mapping[str, str], *, again: bool
     ) -> Claimed:
-        """Claim the measurement of ceilings, or find usable ceilings in the store.
+        """Claim (reserve) the measurement of ceilings (peak rates), or find usable stored ones.
 
         Args:
             identity: Identity of the ceilings.
@@ -441,7 +442,9 @@ class CeilingsKeeper:
         return best
 
     def _accept_usable(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
-        """Return a predicate that takes the tags of a run and accepts usable ceilings.
+        """Return a function that decides, from a run's tags, whether its ceilings are usable.
+
+        Ceilings are peak rates of a machine, and such a run stores them.
 
         Undisturbed ceilings are usable. Contended ceilings, which other work on the machine
         disturbed, are usable only if the store holds no others and the machine is busy now.
@@ -511,7 +514,7 @@ def make_ceilings_record(
     """Return the record of a run with ceilings: peak rates of a machine, and its idle power.
 
     Args:
-        claim: Claim under which they were measured.
+        claim: Reservation of the measurement, with its identity and start time.
         name: Name of the run.
         point: Configuration with one device, whose platform and framework were measured.
         environment: Environment of the measurement.

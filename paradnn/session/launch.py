@@ -90,7 +90,7 @@ class DriverTask:
         launcher: The launching process. A driver on the same host and in the same scheduler job
             ends when the launching process ends.
         job_id: Id of the launching process's scheduler job; empty without one.
-        name: Name of the launcher.
+        name: Name of the Hydra launcher, as in `hydra/launcher`.
     """
 
     arguments: tuple[str, ...]
@@ -103,7 +103,7 @@ class DriverTask:
     name: str
 
     def __call__(self, _: DictConfig) -> DriverResult:
-        """Run the driver of this job; Hydra calls this in the job."""
+        """Run the driver with the number of this Hydra job; Hydra calls this in the job."""
         from hydra.core.hydra_config import HydraConfig
 
         return self.run(int(HydraConfig.get().job.num))
@@ -206,7 +206,7 @@ def _last_error(log: IO[bytes], begin: int) -> str:
 
 
 def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> Summary:
-    """Launch the drivers of a sweep in jobs, and wait until they have measured its points.
+    """Launch a sweep's drivers (measuring processes) in jobs, and wait for the results.
 
     Args:
         points: The configurations to measure.
@@ -301,7 +301,9 @@ def _job_folder(sweep_id: str) -> Path:
 
 
 class _Jobs:
-    """The jobs of a launcher, started and awaited in a thread.
+    """The jobs of a Hydra launcher; a thread starts them and waits for them.
+
+    Each job runs one driver, a process that measures points of the sweep.
 
     Attributes:
         results: Results that the launcher has returned, one per driver.
@@ -459,11 +461,11 @@ class _Follower:
                     return
 
     def stop_drivers(self, lease: Lease) -> None:
-        """Make all drivers end, and wait until they have released their points.
+        """Make all drivers of the sweep end, and wait until they have released their points.
 
         Args:
-            lease: Lease of this process. From the copy in the store, the drivers learn that the
-                user interrupted the sweep.
+            lease: Registration of this process with the sweep. It is stored again, marked as
+                stopped, so that the drivers learn that the user interrupted the sweep.
         """
         self._reporter.begin("interrupted", "waiting for the drivers to end")
         with contextlib.suppress(StoreError, KeyboardInterrupt):

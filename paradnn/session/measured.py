@@ -88,14 +88,14 @@ def quantile_metrics(
     """Return a quantile of latencies and its 95% interval, as metrics in ms.
 
     The quantile is the geometric mean of the processes' quantiles. The ends of the interval are
-    order statistics of all values. Neighboring values are dependent, so fewer values count than
-    there are. With several processes, the interval also covers the interval of the mean of the
-    processes' quantiles.
+    order statistics of all values. If neighboring values are dependent, the interval is computed
+    for a smaller, effective number of values. With several processes, the interval also covers the
+    95% interval of that geometric mean.
 
-    An end beyond all values is omitted. If neighboring values are strongly dependent, a queue may
-    still be growing. The upper end is then omitted if processes have fewer than 20 effectively
-    independent values (`_MIN_INDEPENDENT`). Both ends are omitted if a single process has fewer
-    than 50 (`_MIN_INDEPENDENT_ALONE`).
+    An end that would lie beyond all values is omitted. If neighboring values are strongly
+    dependent, a queue may still be growing. The upper end is then omitted if processes have fewer
+    than 20 effectively independent values (`_MIN_INDEPENDENT`). Both ends are omitted if a single
+    process has fewer than 50 (`_MIN_INDEPENDENT_ALONE`).
 
     Args:
         name: Prefix of the metrics' names.

@@ -52,9 +52,9 @@ class ProgressPrinter:
         self._last_update = 0.0  # monotonic seconds
 
     def accept(self, message: WorkloadMessage) -> str | None:
-        """Accept a message from a worker, and store new snapshots if the last update is old enough.
+        """Accept a worker's message; store new metric values if the last update is old enough.
 
-        The record of the point holds all snapshots, so the latest ones need not be stored here.
+        Values that are not stored here are not lost, because the final record holds all of them.
 
         Args:
             message: Progress of the point's workload.
@@ -80,14 +80,15 @@ class OpenPoint:
     Attributes:
         point: The configuration to measure.
         environment: Hardware and software versions under which it is measured.
-        ceilings: Peak rates of the platform with which it is compared; None if unknown.
-        claim: Claim in the store.
+        ceilings: Peak rates of the platform, with which the point's speed is compared; None if
+            unknown.
+        claim: Reservation of the point in the store.
         tags: Tags with which its run begins.
         costs: Analytic FLOPs, bytes and parameters of a step.
         excluded: Reason why the point counts as out of memory without a trial; None if it is to be
             measured.
-        turns: Alternates blocks of this point with blocks of another point; None if the point is
-            measured alone.
+        turns: Alternates blocks (steps that are timed together) of this point and of another
+            point; None if the point is measured alone.
         results: Results of the processes so far.
         load: Load average of the host at the start; None if unknown.
         memory_limit: Limit of the host memory of the latest process in bytes; None if no limit has
@@ -110,7 +111,7 @@ class OpenPoint:
 
     @property
     def missing_processes(self) -> int:
-        """Number of processes from `measure.processes` that have not run yet."""
+        """Number of processes that must still run until `measure.processes` have run."""
         return max(0, self.point.measure.processes - len(self.results))
 
     @property
@@ -118,8 +119,8 @@ class OpenPoint:
         """Whether the point needs no further process.
 
         A failure completes the point. Otherwise it needs `measure.processes` processes. If
-        `measure.relative_interval` is set, more processes follow until the interval is narrow
-        enough, up to `measure.max_processes`.
+        `measure.relative_interval` is set, more processes follow until the 95% interval of the step
+        time is narrow enough, up to `measure.max_processes`.
         """
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"

@@ -15,8 +15,8 @@ def peak_metrics(peaks: Sequence[float], probes: Sequence[Sequence[Probe]]) -> d
 
     The true peak of each process lies between its highest rate that met the limit and its lowest
     rate that certainly failed. For a single process, these two rates are the ends of the interval.
-    For several processes, the ends come from 95% intervals of two means: the low end from that of
-    the former rates, the high end from that of the latter.
+    For several processes, each of the two rates has a mean with a 95% interval. The low end is the
+    lower end for the first rate, and the high end is the upper end for the second rate.
 
     Args:
         peaks: For each process, the highest rate that met the limit, in queries per second.

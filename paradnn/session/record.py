@@ -209,7 +209,9 @@ def make_record(measured: Measured) -> Record:
 def _step_tags(
     measured: Measured, metrics: Mapping[str, float], begun_tags: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the tags of a point with valid steps, including the result of the checks.
+    """Return the tags of a point whose timed steps are valid.
+
+    The tag `checks` says whether the measured values contradict each other.
 
     Args:
         measured: The point and the results of its processes.
@@ -315,9 +317,9 @@ def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]
 def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
     """Return tags about the profile of a run and its caveats, such as a slowdown by the profiler.
 
-    The tag `extras` lists which of `profile` and `keep_trace` the run has, so that a request for
-    them need not measure the point again. If the profile failed, it lists both. The word `limited`
-    follows if a higher time or memory limit may yield a profile.
+    The tag `extras` lists which of the requests `profile` and `keep_trace` the run already answers.
+    The point is not measured again for these. If the profile failed, the tag lists both. It also
+    contains `limited` if a higher time or memory limit may yield a profile.
 
     Args:
         profile: The profile, or the reason why the run has no profile.

@@ -35,8 +35,8 @@ def reference_metrics(
 ) -> dict[str, float]:
     """Return metrics of the reference kernels, and of the step time at the machine's best speed.
 
-    The reference kernels run between the timed blocks of the point. Their times show how fast the
-    machine was during the measurement.
+    Reference kernels are short computations between the timed blocks of a point (configuration).
+    Their times show how fast the machine was during the measurement.
 
     Args:
         timings: The timing of each process of the point.
@@ -76,9 +76,10 @@ def at_reference(
 ) -> dict[str, float]:
     """Return metrics that relate step times to kernel times, and the step time at the best speed.
 
-    One of the metrics is the slope: the change of the logarithm of the step time per change of the
-    logarithm of the kernel time. The slope is used to adjust the measured step time to the best
-    speed of the machine, at which the kernel reached its best time.
+    The kernel is a short computation that runs between the timed blocks of steps. Its time shows
+    how fast the machine was. One of the metrics is the slope: the change of the logarithm of
+    the step time per change of the logarithm of the kernel time. The slope is used to adjust the
+    measured step time to the best speed of the machine, at which the kernel reached its best time.
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has
@@ -120,7 +121,9 @@ def at_reference(
 
 
 def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
-    """Return the slowdown of the kernel that the point itself causes, and its uncertainty.
+    """Return by how much the point itself slows the reference kernel, and the uncertainty.
+
+    The kernel is a short computation that shows how fast the machine is.
 
     Args:
         growth: (processes,) values of log(t1 / t0). The kernel took t1 between the timed blocks,
@@ -128,8 +131,8 @@ def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
 
     Returns:
         The mean of `growth`, and the half-width of the 95% interval of the mean. For a single
-        process, the half-width equals the mean. Both results are 0 if the mean is 0 or
-        at most a threshold. The threshold is 0 for a single process. For several processes, it is
+        process, the half-width equals the mean. Both results are 0 if the mean is 0 or is not above
+        a threshold. The threshold is 0 for a single process. For several processes, it is
         `_OWN_THRESHOLD` times the standard error of the mean.
     """
     count = len(growth)
@@ -261,7 +264,9 @@ def _adjust_processes(
 def _estimate(
     steps: np.ndarray, excess: np.ndarray, processes: np.ndarray, *, is_adjusted: bool
 ) -> np.ndarray:
-    """Return the adjusted log step time, averaged over the given processes, and the slope.
+    """Return the adjusted log step time, averaged over the given processes, and its slope.
+
+    The slope is the change of the log step time per change of the log kernel time.
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds.

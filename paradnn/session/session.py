@@ -444,7 +444,8 @@ class _Session:
     ) -> None:
         """Tell the user if the store has results that were measured under an earlier protocol.
 
-        The message says which keys to add so that these results are accepted.
+        The message names the overrides to add to the command line so that these results are
+        accepted.
 
         Args:
             missing: The points that have no accepted outcome.
@@ -642,12 +643,13 @@ class _Session:
     def _begin_visit(
         self, visit: DesignPoint, is_still_wanted: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Claim the point of a visit and run its first process.
+        """Claim (reserve) the point of a visit and run its first process.
 
-        If blocks of the visit alternate with those of another visit, no process is run yet.
+        A visit is one measurement of a point. If blocks of two visits are to alternate, no process
+        is run yet.
 
         Args:
-            visit: One measurement of a point.
+            visit: The visit to begin.
             is_still_wanted: Returns, after the claim, whether the visit is still needed.
 
         Returns:

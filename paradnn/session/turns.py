@@ -49,7 +49,7 @@ class _SideConnection:
         self._group = int(self._receive_number() or 0)
 
     def turn(self) -> float | None:
-        """Let the side run for one turn.
+        """Let the side (one of two alternating points) run for one turn, then stop it.
 
         Returns:
             The value in seconds that the side reports at the end of its turn; None if the side

@@ -155,7 +155,7 @@ def address_of(uri: str | None = None) -> StoreAddress:
 
 
 def migration_remedy(address: StoreAddress) -> str:
-    """Return how to convert a folder in which MLflow stores runs as files to a database.
+    """Return advice on converting MLflow's file store (runs as files) to a database.
 
     Args:
         address: An address at which no database exists.
@@ -180,7 +180,7 @@ def migration_remedy(address: StoreAddress) -> str:
 
 
 def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
-    """Parse the address of a store for recording, and check that it can be such a store.
+    """Parse the address of a store, and check that runs can be recorded in it.
 
     Args:
         uri: As in `address_of`.

@@ -91,8 +91,8 @@ class Entry:
     Attributes:
         run_id: Id of the run.
         status: MLflow status of the run, such as "RUNNING".
-        tags: Tags of the run. If a driver's lease covers a claim, the tag `EXPIRES` is the expiry
-            of the lease.
+        tags: Tags of the run. The tag `EXPIRES` of a run in progress may come from the lease
+            (expiring registration) of its driver.
         leases: Driver -> lease, if the run is the parent run of a running sweep; otherwise empty.
     """
 
@@ -270,7 +270,7 @@ class RunIndex:
         return self._entries(status="RUNNING")
 
     def claimed(self) -> set[Identity]:
-        """Return the measurements that running drivers have claimed but not recorded."""
+        """Return the measurements that running drivers have claimed (reserved) but not recorded."""
         points = (
             entry
             for entry in self.running()
@@ -279,7 +279,7 @@ class RunIndex:
         return {entry.identity for entry in points if not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the measurements of a sweep that ended drivers had claimed but not finished.
+        """Return the measurements of a sweep whose drivers ended before they finished them.
 
         Other drivers may have finished some of them since.
 
@@ -339,10 +339,10 @@ class RunIndex:
         return [self._with_lease(entry, known) for entry in entries]
 
     def _with_lease(self, entry: Entry, known: dict[str, Mapping[str, Lease]]) -> Entry:
-        """Complete the entry of a running claim or sweep with the leases that cover it.
+        """Add the expiry of its driver's lease to a run in progress, or all leases to a sweep.
 
-        A claim gets the expiry of its driver's lease, and a sweep gets the leases of all drivers.
-        Leases of processes on this host are not read, because the process itself can be checked.
+        A lease is the expiring registration of a driver (measuring process). Leases of processes on
+        this host are not read, because the process itself can be checked.
 
         Args:
             entry: The entry. Any other entry is returned unchanged.

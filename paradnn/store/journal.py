@@ -290,7 +290,11 @@ class Journal:
             self._own_lease = None
 
     def leases_of_sweep(self) -> dict[str, Lease]:
-        """Return the leases of this process's sweep, by driver; empty without a sweep."""
+        """Return the leases (expiring registrations) of the drivers of this process's sweep.
+
+        Returns:
+            Number of the driver as text, or `LAUNCH` -> lease; empty without a sweep.
+        """
         leases = {}
         if self._sweep is not None:
             prefix = f"driver-{self._sweep.tags['sweep_id']}-"
@@ -302,7 +306,7 @@ class Journal:
         return leases
 
     def renew_lease(self) -> str:
-        """Renew the lease of this process and its claims.
+        """Renew the registration (lease) of this driver and its reservations of points (claims).
 
         Returns:
             The reason why this driver must end; empty if it may continue.
@@ -393,7 +397,7 @@ class Journal:
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the measurements of a sweep that ended drivers had claimed but not finished.
+        """Return the measurements of a sweep whose drivers ended before they finished them.
 
         Args:
             sweep_id: Id of the sweep. A journal ignores it, because claims in files do not name
@@ -473,7 +477,7 @@ class Journal:
         return path
 
     def left_behind(self) -> Iterator[Path]:
-        """Yield the files for this store that their drivers had not uploaded when they ended."""
+        """Yield the result files for this store whose drivers ended before they uploaded them."""
         if not self._key:
             return
         for path in self.folder.glob(f"{self._file_prefix}*.json"):
@@ -492,7 +496,7 @@ class Journal:
         self._release(claim.identity)
 
     def close_abandoned(self) -> int:
-        """Remove the claims of drivers that have ended; return the number of claims."""
+        """Remove the reservations (claims) of drivers that have ended, and return how many."""
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
 
     def _all(self) -> dict[Identity, list[Finished]]:

@@ -352,7 +352,8 @@ def costs(price: float, known: Callable[[str], float | None], *, ok: bool) -> di
     Args:
         price: Price per hour of the hardware on which the run was measured.
         known: Returns the value of a metric of the run, given its name; None if the run lacks it.
-        ok: Whether the run succeeded. A failed run has only costs of a training.
+        ok: Whether the run succeeded. If not, only costs that also apply to a failed training are
+            returned.
     """
     values = {}
     for cost in COSTS:

@@ -266,8 +266,8 @@ class MlflowStore(RunIndex):
     def register(self, driver: str, lease: Lease) -> None:
         """Register this process as a driver of its sweep.
 
-        Claims that this process makes afterwards refer to the lease, unless the process only
-        launches other drivers.
+        The registration is a lease: it expires unless it is renewed. Later reservations of points
+        by this process refer to the lease, unless the process only launches other drivers.
 
         Args:
             driver: Number of the driver as text, or `LAUNCH` for the process that launched the
@@ -296,13 +296,19 @@ class MlflowStore(RunIndex):
             self._own_lease = None
 
     def leases_of_sweep(self) -> dict[str, Lease]:
-        """Return the leases of this process's sweep, by driver; empty without a sweep."""
+        """Return the leases (expiring registrations) of the drivers of this process's sweep.
+
+        Returns:
+            Number of the driver as text, or `LAUNCH` -> lease; empty without a sweep.
+        """
         if self._parent is None:
             return {}
         return self.leases(self._parent)
 
     def renew_lease(self, open_claims: Sequence[str]) -> str:
-        """Renew the lease of this process, or each of its claims if it has no lease.
+        """Renew the registration (lease) of this driver with its sweep.
+
+        A driver without a lease renews each of its reservations of points (claims) instead.
 
         Args:
             open_claims: Ids of the runs that this process has claimed but not recorded.
@@ -336,7 +342,7 @@ class MlflowStore(RunIndex):
         That can happen if this process was suspended for longer than its lease is valid.
 
         Args:
-            claim: Claim of this process.
+            claim: Reservation of the point by this process.
         """
         self._check_renewal_gap()
         if claim.run_id not in self._possibly_lost:
@@ -508,8 +514,8 @@ class MlflowStore(RunIndex):
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
         """Log a result from a file into the run that was created for it, or into a new run.
 
-        Nothing is logged if the store already has this result. Without `repeats`, nothing is logged
-        either if another run of the same point makes the result redundant.
+        Nothing is logged if the store already has this result. Unless `repeats` is set, a result is
+        also skipped if another run of the same point makes it redundant.
 
         Args:
             document: The result of a point.
@@ -581,12 +587,15 @@ class MlflowStore(RunIndex):
         return Uploaded("logged", claim.run_id, record)
 
     def _parent_of(self, sweep: SweepRun) -> str:
-        """Return the id of a sweep's parent run; create the run if it is absent.
+        """Find or create the stored parent run of a sweep whose points are uploaded from files.
 
         A created run gets the status KILLED, until `end_sweep` uploads the end of the sweep.
 
         Args:
-            sweep: Parent run of a sweep whose points are uploaded from files.
+            sweep: Name and tags of the parent run. Its tag `sweep_id` identifies the sweep.
+
+        Returns:
+            The id of the parent run in the store.
         """
         sweep_id = sweep.tags["sweep_id"]
         own = self._parent
@@ -630,7 +639,9 @@ class MlflowStore(RunIndex):
             return False
 
     def delete_orphaned_claims(self, keep: Container[str]) -> None:
-        """Delete claims of this process whose ids it never received, because an answer was lost.
+        """Delete runs that reserve points for this process but whose ids it never received.
+
+        The store created such a run, but its answer was lost.
 
         Args:
             keep: Ids of the runs that this process knows to have claimed.

@@ -80,7 +80,13 @@ def _chart(kind: str, **settings: Any) -> dict[str, Any]:
 
 
 def _scatter(x: Mapping[str, str], y: Mapping[str, str]) -> dict[str, Any]:
-    """Return a scatter chart with one mark per run; MLflow offers no logarithmic axes for it."""
+    """Return a scatter chart with one mark per run; MLflow offers no logarithmic axes for it.
+
+    Args:
+        x: The horizontal axis: `key` is the name of a metric or param, and `type` is "METRIC" or
+            "PARAM".
+        y: The vertical axis, in the same form.
+    """
     return _chart("SCATTER", xaxis=x, yaxis=y)
 
 
