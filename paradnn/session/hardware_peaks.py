@@ -428,10 +428,11 @@ class CeilingsKeeper:
     ) -> dict[str, float]:
         """Return the best time of each reference kernel, as metrics in ms.
 
-        This is the minimum over `metrics` and all recorded ceilings of this identity.
+        A reference kernel is a short computation that shows how fast the machine is. Its best time
+        is the minimum over `metrics` and all stored ceilings (peak rates) of the same identity.
 
         Args:
-            identity: Identity of the ceilings.
+            identity: Identity under which the store holds the ceilings.
             metrics: Metrics of one measurement of the ceilings.
         """
         best: dict[str, float] = {}
@@ -461,7 +462,7 @@ class CeilingsKeeper:
         )
 
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
-        """Measure the ceilings in several processes.
+        """Measure the ceilings (peak rates) of a platform in several processes.
 
         The first process measures all kernels. Further processes measure only the fastest ones,
         until enough processes were undisturbed or `MAX_PROCESSES` is reached.

@@ -497,7 +497,7 @@ class _Session:
         }
 
     def _abandon_open_points(self) -> None:
-        """Release the claims of the points that this session began but did not record."""
+        """Release the reservations of points that this session began but did not record."""
         for entry in self._open:
             with contextlib.suppress(Exception):
                 self.tracker.abandon(entry.claim, "interrupted before its end")
@@ -803,6 +803,8 @@ class _Session:
 
     def _take_turns(self, turns: BlockTurns, entries: Sequence[OpenPoint]) -> None:
         """Measure and record two points in alternating blocks, each in a separate worker.
+
+        A block is a number of steps that are timed together.
 
         Args:
             turns: Decides which point runs its next block.

@@ -66,7 +66,7 @@ class _SideConnection:
         return seconds
 
     def close(self) -> None:
-        """Close the connection and let the side continue without further pauses."""
+        """Close the connection, and let the process of this point run on without further pauses."""
         with contextlib.suppress(OSError):
             self._lines.close()
         self._connection.close()
@@ -133,7 +133,9 @@ class BlockTurns(contextlib.ExitStack):
         return str(self._folder / str(side))
 
     def play(self, ended: Sequence[HasEnded]) -> None:
-        """Alternate blocks until there are enough, then let one side finish after the other.
+        """Alternate blocks of the two points until there are enough.
+
+        Then let the processes of the two points (sides) finish, one after the other.
 
         Args:
             ended: For each side, a function that returns whether the side's process has ended.

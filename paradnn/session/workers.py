@@ -172,10 +172,10 @@ class PointProcesses:
         """Return the resident memory in bytes of a child process and the processes it started.
 
         The file-backed pages that the worker has loaded count for each process, even if the process
-        has not touched them. A separate process would need the same pages
-        (`paradnn.worker.memory`). If the total exceeds the limit,
-        pages that several processes share count only once. This corrected total is slow to
-        compute. It is reused for ten times the duration of its computation (`_PAUSE_FACTOR`).
+        has not touched them. The process would need these pages if it ran without the worker
+        (`paradnn.worker.memory`). If the total exceeds the limit, pages that several processes
+        share count only once. This corrected total is slow to compute. It is reused for ten times
+        the duration of its computation (`_PAUSE_FACTOR`).
 
         Args:
             pid: Process id of the child.

@@ -163,7 +163,7 @@ class Entry:
         return self.tags.get(tag) or self.tags.get(_EARLIER_NAMES[tag], "")
 
     def is_claim_of(self, owner: str) -> bool:
-        """Return whether the run is an unfinished claim of a process.
+        """Return whether the run is an unfinished claim (reserved point) of a process.
 
         Args:
             owner: Owner tag of the process.
@@ -384,7 +384,7 @@ def status_of(outcome: str | None) -> str:
 
 
 def close_run(client: MlflowClient, entry: Entry) -> bool:
-    """End an abandoned run.
+    """End an abandoned run, which no process will finish.
 
     A run with an outcome only gets its final status. A run without an outcome gets the status
     KILLED and a reason.
@@ -405,7 +405,7 @@ def close_run(client: MlflowClient, entry: Entry) -> bool:
 
 
 def close_abandoned(index: RunIndex, client: Callable[[], MlflowClient]) -> int:
-    """End all abandoned runs of an experiment.
+    """End all abandoned runs of an experiment, which no process will finish.
 
     Args:
         index: Index of the experiment.

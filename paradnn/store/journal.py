@@ -453,7 +453,7 @@ class Journal:
         )
 
     def keep(self, document: Document) -> Path:
-        """Write the file of a measured point, and release the claim of the point.
+        """Write the file of a measured point, and release the claim (reservation) of the point.
 
         Without the release, two drivers could wait for each other's points.
 
@@ -490,7 +490,7 @@ class Journal:
         """Release the claim of a point that has no outcome.
 
         Args:
-            claim: The claim.
+            claim: The reservation of the point that `begin` returned.
             reason: Why the measurement ended, as text for the run; a journal ignores it.
         """
         self._release(claim.identity)
@@ -712,8 +712,8 @@ def _checked(path: Path, kind: str) -> Iterator[dict[str, Any]]:
 class PartialResults:
     """Results of points whose processes have not all run, one file per point.
 
-    The files are in the folder of the journal. Only a process that holds the claim of a point, or
-    finds its outcome in the store, may access its file.
+    The files are in the folder of the journal. Only a process that has reserved a point, or that
+    finds the point's outcome in the store, may access its file.
 
     Args:
         settings: Folder of the journal, and address and experiment of the store.

@@ -237,7 +237,7 @@ def planned_points(leases: Mapping[str, Lease]) -> int | None:
     """Return the planned number of points of a sweep over all environments.
 
     Args:
-        leases: Driver -> lease, for all drivers of the sweep.
+        leases: Driver -> its lease (registration with the sweep), for all drivers of the sweep.
 
     Returns:
         The number; None if no lease states one.
@@ -259,7 +259,7 @@ def no_point_is_left(leases: Mapping[str, Lease]) -> bool:
     its points.
 
     Args:
-        leases: Driver -> lease, for all drivers of the sweep.
+        leases: Driver -> its lease (registration with the sweep), for all drivers of the sweep.
     """
     environments = {name for lease in leases.values() for name in lease.planned or ()}
     completed = {
@@ -269,7 +269,9 @@ def no_point_is_left(leases: Mapping[str, Lease]) -> bool:
 
 
 class Heartbeat:
-    """A thread that renews a lease every `HEARTBEAT_SECONDS` seconds until it is closed.
+    """A thread that renews a driver's lease (registration) every `HEARTBEAT_SECONDS` seconds.
+
+    It runs until `close` is called or the driver must end.
 
     Args:
         renew: Renews the lease. Returns the reason why the driver must end, or an empty text.

@@ -314,12 +314,12 @@ class Tracker(Journal):
         )
 
     def _try_store(self, claim: Claim, write: Callable[[], None]) -> None:
-        """Write to the store if it answers and the claim is open there; ignore failures.
+        """Write values of a point to the store if it answers and holds the claim; ignore failures.
 
         After a StoreError, the store counts as unreachable.
 
         Args:
-            claim: The claim of the point to which the values belong.
+            claim: The reservation of the point to which the values belong.
             write: Writes the values.
         """
         if self._away_since is None and claim.run_id in self._open_claims:
