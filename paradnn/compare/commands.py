@@ -152,7 +152,9 @@ class CommandComparison(PairedResult):
         return [run.cpu_seconds for run in runs if run.cpu_seconds is not None]
 
     def failures(self, side: int) -> list[str]:
-        """Return the reason of each visit in which a run failed.
+        """Return the reason of each failed visit of a command.
+
+        A visit is a series of consecutive runs in one round. It fails if one of the runs fails.
 
         Args:
             side: Number of the command, 0 or 1.
@@ -254,10 +256,10 @@ class CommandComparison(PairedResult):
         return ", ".join(parts)
 
     def _warm_up(self) -> None:
-        """Run and discard warm-up rounds, and set the number of runs per visit.
+        """Run and discard warm-up rounds, and set the number of runs per command and round.
 
         Raises:
-            ConfigError: If the base of a gate failed.
+            ConfigError: If this is a comparison for `paradnn gate`, and the base commit failed.
         """
         order = (1, 0) if self.protocol.base_first else (0, 1)
         successes = 0
@@ -288,7 +290,8 @@ class CommandComparison(PairedResult):
             failures: For each command, the reasons of its failures in the last warm-up round.
 
         Raises:
-            ConfigError: If the base of a gate failed, because nothing can be compared with it.
+            ConfigError: If this is a comparison for `paradnn gate`, and the base commit failed.
+                Nothing can be compared with it.
         """
         if self.protocol.base_first and failures[1]:
             base = self.sides[1]

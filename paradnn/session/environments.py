@@ -35,7 +35,8 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
     """Return the hardware and software versions under which points would be measured now.
 
     Args:
-        points: The configurations to measure. Those with equal worker keys share an environment.
+        points: The configurations to measure. Those with equal worker keys share an environment. A
+            key consists of interpreter, framework and other settings of a worker process.
 
     Returns:
         Worker key -> environment; None if the software stack is not installed or lacks the

@@ -586,7 +586,7 @@ def _fastest(rates: PeakRates) -> list[ProductRate]:
 
 
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
-    """Return the rates of the kernels that define the ceilings, by metric name.
+    """Return the rates of the kernels that define the ceilings (peak rates), by metric name.
 
     The kernels are the fastest matrix product of each precision, and the memory kernels. Each
     process contributes pairs of two values: the rate in FLOP/s or B/s, and the description of a
@@ -617,7 +617,7 @@ def _disturbance(processes: Sequence[PeakRates]) -> str | None:
 
 
 def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
-    """Return the ceilings as metrics.
+    """Return the ceilings (peak rates) of a machine as metrics.
 
     These are the rate of the fastest product of each precision and the bandwidth of main memory.
     The idle power and the best time of each reference kernel follow. Rates are geometric means

@@ -284,7 +284,7 @@ class Measured:
 
     @property
     def answers(self) -> list[Answer]:
-        """Answers of the processes that returned one."""
+        """Messages with results, from those processes that returned one."""
         return [result.answer for result in self.results if result.answer]
 
     @property
@@ -316,9 +316,9 @@ class Measured:
 
 
 def measurements(answers: Sequence[Answer]) -> list[Measurement]:
-    """Return the measurements of timed steps in the answers of workers.
+    """Return the measurements of timed steps from the results of a point's processes.
 
     Args:
-        answers: Answers of a point's processes. Those without timed steps are skipped.
+        answers: The result message of each process. Those without timed steps are skipped.
     """
     return [answer.measurement for answer in answers if answer.measurement]

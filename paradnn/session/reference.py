@@ -169,6 +169,9 @@ def _adjust(
 ) -> _Adjusted:
     """Adjust step times to the reference speed, unless the adjustment would add uncertainty.
 
+    The reference speed of a machine is that at which the reference kernel, a short computation,
+    reaches its best time.
+
     The step time is not adjusted, and the slope is 0, if the expected loss of precision exceeds the
     expected gain. The loss is due to the uncertainty of the slope and to `own_error`. Choosing the
     narrower of the adjusted and the unadjusted interval would give intervals that contain the truth

@@ -138,7 +138,7 @@ class RunRecords:
 
         Args:
             costs: Analytic or counted FLOPs, bytes and parameters of a step.
-            answer: Answer of the process.
+            answer: Message of the process with its outcome and all of its measurements.
 
         Returns:
             One line of text per contradiction.

@@ -283,7 +283,7 @@ class _Session:
             )
 
     def _register(self, sweep: SweepInfo) -> None:
-        """Store the lease of this driver, and warn about drivers of the sweep on the same cores."""
+        """Register this driver with its sweep; warn about other drivers on the same cores."""
         planned = self._planned if self._shared_sweep_id else None
         lease = Lease(
             owner=Owner.current(),
@@ -334,7 +334,7 @@ class _Session:
             prepare: Starts the first worker and registers this driver with its sweep.
             work: Measures the points.
             processes: Expected number of processes; 0 if no point is measured.
-            conclude: Returns the result of the design after `work`.
+            conclude: Returns, after `work`, the result of the design that chose the points.
         """
         summary = self.summary
         self._start_clock()
@@ -567,7 +567,8 @@ class _Session:
     def _group_size(self, missing: int) -> int:
         """Return the number of points in the next group.
 
-        If several drivers share the sweep, groups become smaller towards the end of the sweep.
+        The points of a group are measured in rounds, with one process per point and round. If
+        several drivers share the sweep, groups become smaller towards its end.
 
         Args:
             missing: Number of points that have no outcome yet.
@@ -755,7 +756,7 @@ class _Session:
         return [] if lacks_extras else results
 
     def _identify(self, point: Point) -> Identity:
-        """Return the hashes and the replicate that identify a measurement on this machine."""
+        """Return what identifies a measurement of a point here: two hashes and the replicate."""
         environment_id = self.environments.environment(point).environment_id
         return Identity(point_id(point), environment_id, point.replicate)
 

@@ -131,7 +131,7 @@ def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) 
 
 
 def shared_row(tracker: Journal, run: Finished, family: str, *, has_metrics: bool) -> RecordedPoint:
-    """Return the row of a point that a driver of a shared sweep measured.
+    """Return the result of a point that a driver of a shared sweep measured.
 
     Args:
         tracker: Reads the run.
@@ -163,7 +163,9 @@ def end_shared_sweep(
     conclusion: DesignResult,
     page: SweepPage,
 ) -> None:
-    """End this driver's part of a shared sweep, and close the sweep if no other process is left.
+    """End this driver's part of a shared sweep; close the sweep if no other process is left.
+
+    A driver is a process that measures points of the sweep.
 
     Args:
         tracker: Records the runs.

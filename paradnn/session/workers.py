@@ -439,7 +439,7 @@ class Worker:
             on_news: Called with the name of each phase and with each workload message.
 
         Returns:
-            How the child ended. `stopped` is "worker" if the worker itself exited first.
+            How the child ended. Its field `stopped` is "worker" if the worker itself exited first.
 
         Raises:
             MessageError: If a message violates the protocol or answers another request.

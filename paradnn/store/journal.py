@@ -95,7 +95,7 @@ def store_key(settings: Tracking) -> str:
 
 
 def identity_of(tags: Mapping[str, str]) -> Identity:
-    """Return the measurement of a run: point, environment and replicate.
+    """Return the identity of a run's measurement: point, environment and replicate.
 
     Args:
         tags: Tags of the run.
@@ -262,7 +262,7 @@ class Journal:
             self._sweep = replace(self._sweep, tags=tags)
 
     def register(self, driver: str, lease: Lease) -> None:
-        """Register this process as a driver of its sweep.
+        """Register this process with its sweep, as a driver or as the launcher of drivers.
 
         Args:
             driver: Number of the driver as text, or `LAUNCH` for the process that launched the
@@ -563,7 +563,7 @@ class Journal:
 
 
 def _claim_in(path: Path) -> Entry | None:
-    """Read a claim file as an entry of the run index; None if the file is absent or damaged."""
+    """Read the file that reserves a point as an index entry; None if it is absent or damaged."""
     try:
         content = read_json(path.read_text())
         tags = {**content.pop("identity"), **content}

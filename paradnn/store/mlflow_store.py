@@ -264,7 +264,7 @@ class MlflowStore(RunIndex):
         return chosen
 
     def register(self, driver: str, lease: Lease) -> None:
-        """Register this process as a driver of its sweep.
+        """Register this process with its sweep, as a driver or as the launcher of drivers.
 
         The registration is a lease: it expires unless it is renewed. Later reservations of points
         by this process refer to the lease, unless the process only launches other drivers.

@@ -337,7 +337,8 @@ class SqlReader:
             statements: Kinds of values, and statements that select them.
 
         Yields:
-            A function whose n-th call iterates over the parts of the n-th statement.
+            A function to call once per statement, in their order. Each call returns an iterator
+            over the rows of the next statement, in parts.
         """
         import pyarrow as pa
 
