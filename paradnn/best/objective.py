@@ -22,7 +22,8 @@ class _Goal(NamedTuple):
 
     Attributes:
         predicate: Predicate of a sentence about the winner.
-        rival: Text after the winner's score, with placeholders for `{ratio}` and closest `{rival}`.
+        rival: Text after the winner's score. The placeholder `{rival}` is the closest rival, and
+            `{ratio}` compares the two scores.
     """
 
     predicate: str
@@ -256,7 +257,8 @@ def mean_metrics(rows: Sequence[RecordedPoint]) -> Mapping[str, float]:
 def is_larger_better(name: str) -> bool:
     """Return whether a larger value of a metric is better.
 
-    `METRICS` states no direction for a scheduled rate. A larger scheduled rate is better.
+    `METRICS` states no direction for the scheduled rate of requests to a server. Here, a larger
+    scheduled rate is better.
 
     Args:
         name: Name of a metric that an objective uses.

@@ -1,10 +1,10 @@
 """The options of each configuration group, such as `model` and `measure`.
 
-Options are defined by files in conf/, by model families and by kinds of work. A family needs no
-file: `model=NAME` sets the defaults of its options, and its `Family.defaults` replace those of
-other groups. A kind of work needs no file either: `task=NAME` or `scenario=NAME` sets the defaults
-of its options, and `measure=quick` adds its quick defaults. If a file has the same name, the file
-has precedence.
+Options are defined by files in conf/, by model families, and by kinds of work, such as a training
+step (`paradnn.core.workload`). A family needs no file: `model=NAME` sets the defaults of its
+options, and its `Family.defaults` replace those of other groups. A kind of work needs no file
+either: `task=NAME` or `scenario=NAME` sets the defaults of its options, and `measure=quick` adds
+its quick defaults. If a file has the same name, the file has precedence.
 """
 
 import dataclasses

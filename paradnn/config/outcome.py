@@ -111,8 +111,8 @@ def classify(
         timeout: The time limit in seconds.
         memory_limit: The memory limit in bytes; None without a limit.
         peak: The peak of the resident memory that the driver observed, in bytes.
-        was_oom_killed: Whether the kernel killed a process of this control group during the point,
-            because the group or the host was out of memory.
+        was_oom_killed: Whether the kernel killed a process for lack of memory in the group or on
+            the host. Only processes in the driver's control group during the measurement count.
 
     Returns:
         One of `OUTCOMES`, and a one-line reason. The reason is None if the answer contains none.

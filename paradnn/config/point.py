@@ -287,7 +287,7 @@ _SELECTOR_HELP = {
 
 @cache
 def selector_keys() -> type[Any]:
-    """Return a dataclass with a field for each key that selects a kind of work, such as `mode`."""
+    """Return a dataclass whose fields are the keys that select a kind of work, such as `mode`."""
     fields = [
         (key, str, option(DEFAULT_KEYS[key], text, choices=selector_choices(key)))
         for key, text in _SELECTOR_HELP.items()

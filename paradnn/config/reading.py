@@ -110,7 +110,8 @@ def _with_canonical_parallel(point: Point) -> Point:
         point: One configuration to measure.
 
     Raises:
-        ConfigError: If the value of `parallel` is not supported, or not for several hosts.
+        ConfigError: If ParaDnn does not support the value of `parallel`, or supports it only on one
+            host and the point has several.
     """
     if point.parallel == "pipeline":
         reason = "is not possible: Keras does not divide a model's layers among devices"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class PointRules:
     """Rules by which a kind of work accepts or rejects points (configurations to measure).
 
+    A kind of work is, for example, a training step or serving.
     This is a role (`Workload.role`): a kind of work inherits from it to override the rules.
 
     Attributes:
@@ -42,13 +43,15 @@ class PointRules:
         """
 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
-        """Check that a configuration that selects other work sets no options of this kind.
+        """Reject options of this kind of work in a configuration that selects another kind.
+
+        By default, nothing is checked.
 
         Args:
             config: The composed configuration, as nested mappings.
 
         Raises:
-            ConfigError: If it sets such options. By default, nothing is checked.
+            ConfigError: If the configuration sets such an option.
         """
 
     def canonical(self, point: Point) -> Point:
@@ -92,15 +95,15 @@ class PointRules:
 
 
 def require_time(group: str, min_seconds: float, point: Point) -> None:
-    """Check that the minimum duration of a load is below the time limit of a point.
+    """Check that the minimum duration of a load test is below the time limit of the measurement.
 
     Args:
         group: Prefix of the key `min_seconds`, such as "server", for the error message.
-        min_seconds: Minimum duration of the load in seconds.
+        min_seconds: Minimum duration of the load test in seconds.
         point: The configuration to measure; `measure.timeout` is its time limit.
 
     Raises:
-        ConfigError: If it is not.
+        ConfigError: If the minimum duration is not below the time limit.
     """
     timeout = point.measure.timeout
     if min_seconds >= timeout:
@@ -111,7 +114,7 @@ def require_time(group: str, min_seconds: float, point: Point) -> None:
 
 @cache
 def input_types() -> Mapping[str, type[Input]]:
-    """Return NAME in `data=NAME` -> class of the input, inputs of timed steps first."""
+    """Return the classes of inputs by name, as in `data=NAME`; inputs of timed steps come first."""
     types: dict[str, type[Input]] = {"synthetic": Synthetic, "images": ImageFiles}
     for work in WORKLOADS.values():
         types.update(work.role(PointRules).own_inputs)

@@ -204,7 +204,7 @@ class _Builder:
             choice: For each dimension, the index of the selected value.
 
         Raises:
-            ConfigError: If the base lacks a key.
+            ConfigError: If the composed configuration (the base) lacks a key of the grid.
         """
         composed: list[str] = []
         values: dict[str, Any] = {}
@@ -429,10 +429,10 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
 def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
     """Choose evenly spread points (configurations) from all grids.
 
-    The positions are visited in a walk whose step is the golden ratio times the number of points.
-    The walk visits every position once, so each value of an axis occurs about equally often in the
-    sample. The first visited position of each grid is always in the sample, unless `count` is too
-    small. The sample therefore includes families with few points.
+    A walk visits the positions of all points in the concatenated grids. Its step is the golden
+    ratio times the number of points. The walk visits every position once, so each value of an axis
+    occurs about equally often in the sample. The first visited position of each grid is always in
+    the sample, unless `count` is too small. The sample therefore includes families with few points.
 
     Args:
         sizes: Number of points of each grid.

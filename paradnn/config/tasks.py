@@ -92,7 +92,7 @@ def plan_sweep(
 
     Args:
         loader: Loader of configuration files.
-        master: The configuration without the axes of the sweep.
+        master: The configuration without the axes of the sweep, the keys that it varies.
         arguments: Overrides of the command line, such as "batch_size=64,128".
         params: Key -> value of `hydra.sweeper.params`, which are further overrides.
         allows_search: Whether the command accepts batch_size=largest.

@@ -44,7 +44,7 @@ class BrokenLine(MessageError):
 
 
 class EventWriter:
-    """Writes events, messages from worker to driver, to a file descriptor, one per line."""
+    """Writes events (messages from worker to driver) to a file descriptor, one per line."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -76,8 +76,8 @@ def encode(message: Any) -> bytes:
 def plain(value: Any) -> Any:
     """Convert a message to values that JSON can represent.
 
-    NaN and infinities, which JSON lacks, become strings. A `WorkloadMessage` also has its
-    `wire_name`, under the key `of`.
+    NaN and infinities, which JSON lacks, become strings. A `WorkloadMessage` becomes a mapping of
+    its fields, with its `wire_name` under the additional key `of`.
 
     Args:
         value: Dataclass instance, mapping, list, tuple or scalar. Elements are converted, too.
@@ -185,6 +185,8 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
     """Convert JSON values to a message that only one kind of work sends, and check them.
+
+    A kind of work is, for example, a training step or serving.
 
     Args:
         kind: The class of the message. For WorkloadMessage, the name under the key `of` selects the

@@ -57,7 +57,7 @@ class StoreDeletedError(StoreError):
 
 
 class ClaimLostError(StoreError):
-    """Another driver has taken over a point, a configuration that this process was measuring."""
+    """Another driver has taken over the configuration (point) that this process was measuring."""
 
 
 class StoreRefusalError(StoreError):
@@ -147,7 +147,7 @@ def reraise_as_unavailable(what: str, *errors: type[Exception], remedy: str = ""
     Args:
         what: Beginning of the message. The first line of the original message follows.
         *errors: The types of exceptions.
-        remedy: End of the message, including its separator.
+        remedy: End of the message, which begins with a separator, such as "; ".
     """
     try:
         yield

@@ -38,6 +38,7 @@ _MAX_WATTS = 1e6
 class WorkloadMessage:
     """Base class of messages from worker to driver that only one kind of work sends.
 
+    A kind of work is, for example, a training step or serving.
     A subclass is a frozen dataclass. A message is sent in the `work` field of an `Answer`, or in
     `News` before the measurement has ended.
 
@@ -508,7 +509,7 @@ class Answer:
 
 
 def messages_of_kind(answers: Iterable[Answer], kind: type[AnyMessage]) -> list[AnyMessage]:
-    """Select the results of one kind of work from the answers of several processes.
+    """Select the results of one kind of work, such as serving, from the answers of processes.
 
     Args:
         answers: The answers.

@@ -28,7 +28,7 @@ class ResultText:
 
 
 class ResultDescription:
-    """Declares and presents the results of a kind of work.
+    """Declares and presents the results of a kind of work, such as a training step or serving.
 
     This is a role (`Workload.role`): a kind of work inherits from it to override its defaults.
 
@@ -41,8 +41,8 @@ class ResultDescription:
             metrics are throughputs, in order of preference, which replace the cost if no price is
             known. The last metric is the default second objective, such as a latency.
         phases: Phases that only this kind has -> the phase that precedes each.
-        contention_prefixes: Phases whose contention is recorded -> text that precedes the reason of
-            the contention.
+        contention_prefixes: Phase whose contention for processor cores is recorded -> text that
+            precedes the reason of the contention, such as "under load: ".
     """
 
     declared_metrics: ClassVar[tuple[Metric, ...]] = ()

@@ -254,7 +254,7 @@ def selector_choices(key: str) -> tuple[str, ...]:
 
 @cache
 def workloads_by_group() -> Mapping[str, Workload]:
-    """Return prefix of the option keys -> kind of work, for all kinds that have options."""
+    """Return the kinds of work that have options, by the prefix of their option keys."""
     return {work.group: work for work in WORKLOADS.values() if work.group}
 
 

@@ -193,8 +193,8 @@ class DesignKnowledge:
         """Read the store again; if it does not answer, keep the earlier knowledge.
 
         Args:
-            read_runs: Whether to read measurements too. If False, only the outcomes and claims of
-                points are read.
+            read_runs: Whether to read the measured values, too. If False, only the outcomes are
+                read, and which points other drivers have claimed (reserved).
         """
         with contextlib.suppress(StoreError):
             # A point that ends between the two queries is in both results; it is removed from

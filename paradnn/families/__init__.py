@@ -190,18 +190,18 @@ class Model:
             mode: `train`, `inference` or `generate`. A step of `generate` generates one token per
                 example.
             optimizer: Name of the optimizer, whose variables count as memory and traffic.
-            momentum: Momentum of the optimizer. If it is 0, rmsprop and momentum need one variable
-                less per weight.
+            momentum: Momentum of the optimizer. If it is 0, the optimizers `rmsprop` and `momentum`
+                need one variable less per weight.
             devices: Number of devices. Each has a copy of the weights and of the optimizer's
-                variables. Ignored in mode generate.
-            prompt: Tokens per prompt. In mode generate, the memory bound includes the prefill.
+                variables. Ignored in mode `generate`.
+            prompt: Tokens per prompt. In mode `generate`, the memory bound includes the prefill.
             tokens: Number of tokens generated after each prompt.
 
         Returns:
             The costs; `UNKNOWN` if only the worker can count them (`is_counted`).
 
         Raises:
-            ValueError: If the mode is generate and the family generates no tokens.
+            ValueError: If the mode is `generate` and the family generates no tokens.
         """
         if mode == "generate":
             return self._generation_costs(batch_size, precision, prompt, tokens)
@@ -311,10 +311,11 @@ class Model:
         return len(self.layer_list())
 
     def example_sizes(self) -> tuple[int, int]:
-        """Count the numbers in one example.
+        """Count the input values of one example, and the output values per target value.
 
         Returns:
-            The number of input values, and the number of target values if each class is one-hot.
+            The number of input values, and the number of output values per target value. For a
+            classifier, the latter is the number of classes. Several output layers are summed.
         """
         layers = self.layer_list()
         inputs = sum(layer.read for layer in layers if layer.is_first)
@@ -327,8 +328,8 @@ def optimizer_slots(optimizer: str, momentum: float) -> int:
 
     Args:
         optimizer: `rmsprop`, `momentum`, `sgd` or `adam`.
-        momentum: Momentum of the optimizer. If it is 0, rmsprop and momentum need one variable
-            less.
+        momentum: Momentum of the optimizer. If it is 0, the optimizers `rmsprop` and `momentum`
+            need one variable less.
     """
     slots = _SLOTS[optimizer]
     if momentum == 0 and optimizer in ("rmsprop", "momentum"):
@@ -350,8 +351,9 @@ class Family:
         is_open: Whether its models accept keys other than their options.
         order: Position in figures and tables, in ascending order. By default, the family is last.
         summary: Its text in `paradnn list models`; by default the docstring of `options`.
-        defaults: Defaults that the family replaces: keys of the point (`step`) and of the optimizer
-            (`learning`).
+        defaults: Default values of this family that replace the general ones. `step` has keys of
+            the point, such as `mode`. `learning` has keys of the optimizer, such as
+            `learning_rate`.
         files: File extension -> overrides that measure a file of this type. ParaDnn
             replaces `{path}` by the path of the file.
     """

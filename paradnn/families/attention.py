@@ -449,8 +449,8 @@ class _DecoderOnly(DividedHeads):
 
         Args:
             tokens: Number of tokens of an example.
-            mixing: Layers of attention to a cache, for prefill and decode, in which only the last
-                token has logits. By default all tokens attend to each other, and all have logits.
+            mixing: Layers of attention to a cache, for prefill and decode. Only the last token
+                then has logits. By default, all tokens attend to each other, and all have logits.
         """
         raise NotImplementedError
 
@@ -750,7 +750,9 @@ class Llama(_DecoderOnly):
         return [layer]
 
     def _decode_expert_layers(self, tokens: int) -> list[Layer]:
-        """Return the router and the chosen experts in prefill and decode.
+        """Return the layers of a mixture of experts in prefill and decode.
+
+        These are the router, which chooses the experts of each token, and the chosen experts.
 
         The number of tokens per expert has no limit. A step reads the weights of the experts that
         its tokens choose. The costs count `active_experts` experts per token, but at most all

@@ -57,9 +57,10 @@ class Operation:
 
     @property
     def product(self) -> tuple[int, int, int, int]:
-        """Sizes of the matrix product in this direction.
+        """Sizes of the matrix product that the operation computes, forward or backward.
 
-        They are m, n and k of the product, and the number of consecutive products.
+        They are m, n and k of the product, and the number of consecutive products. The variant of
+        the operation determines the direction.
         """
         if self.variant.endswith("backward_weights"):
             # In this direction, a recurrent layer computes one product over all its steps.

@@ -255,7 +255,9 @@ def _find_function(build: str) -> tuple[Path, str]:
 
 
 def content_of(path: Path) -> tuple[bytes, str]:
-    """Read a file that all points of a sweep need; the result is cached until the file is modified.
+    """Read a file, and cache the result until the file is modified.
+
+    The configurations (points) of a sweep share the file.
 
     Args:
         path: The file.
@@ -277,8 +279,8 @@ def unchanged(name: str, source: str) -> Path:
 
     Args:
         name: The path as text.
-        source: First 16 hexadecimal digits of the file's SHA-256 hash when the driver, which plans
-            the measurements, read it.
+        source: First 16 hexadecimal digits of the SHA-256 hash of the original file. The driver,
+            the process that plans the measurements, computed it.
 
     Raises:
         UnavailableError: If the file has changed or is missing.
@@ -610,7 +612,7 @@ class _Package(ExternalModel):
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
         """Create the model from its keys.
 
-        The worker passes keys that are not options of the model to the package.
+        Any key that is not an option of the model is an argument of the package.
 
         Args:
             keys: Key -> value, without the prefix `model.`.

@@ -1,9 +1,9 @@
 """Measured gains between pairs of devices, which predict the gains of unmeasured upgrades.
 
-`generations.csv` has one row per table of operations that both devices of a pair ran. A row
-contains the ratios of their specifications, and the gains in arithmetic, memory and overhead that
-were fitted to the measured speedups (`paradnn.forecast.upgrades.fit_gains`).
-`python -m benchmarks.whatif --write` writes the file.
+`generations.csv` has one row per pair of devices and published table of operation times. Both
+devices ran the operations of the table. A row contains the ratios of their specifications, and the
+gains in arithmetic, memory and overhead that were fitted to the measured speedups
+(`paradnn.forecast.upgrades.fit_gains`). `python -m benchmarks.whatif --write` writes the file.
 
 The logarithm of a gain is modeled as linear in the logarithm of the specified ratio. Overhead is
 expected to scale with the clock. The distance between two devices is the norm of the logarithms of
@@ -171,9 +171,9 @@ def changed_hardware(
 
     An unchanged quantity (factor 1) has a gain of exactly 1. The gain of a changed quantity lies
     between 1 and its factor, and is as uncertain as the gains of the measured pairs. In addition,
-    each time has an independent error, because operations in caches differ from others, and
-    repeated timings differ. This error is as large as between devices of equal specifications, but
-    at most as large as the change.
+    the time of each operation has an independent error, because operations in caches differ from
+    others, and repeated timings differ. This error is as large as between devices of equal
+    specifications, but at most as large as the change.
 
     Args:
         peak: Factor by which the arithmetic rate changes; above 1 is faster.

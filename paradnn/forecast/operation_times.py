@@ -181,7 +181,7 @@ class OperationTimes:
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """Predict the times of operations.
 
-        The predicted time of an operation is that of a separate kernel.
+        Each operation is predicted as if it ran alone, as a separate kernel.
 
         Args:
             operations: The operations, which must all be of the kind of the fit.
@@ -306,10 +306,11 @@ def _padding(operations: Sequence[Operation]) -> Array:
 def _coordinates(operations: Sequence[Operation]) -> Coordinates:
     """Return the coordinates of operations in the smooth part of the model, by name.
 
-    The coordinates are decimal logarithms of sizes, and the variant. A matrix product has two
-    further coordinates. "bucket" is the logarithm of the number of rows, rounded up to a power of
-    two, by which libraries choose a kernel. "aligned" is 1 if the number of rows is a multiple of
-    `_ALIGNED`, and less otherwise. Unaligned rows may be padded by a separate kernel.
+    The smooth part describes deviations from the roofline. Its coordinates are decimal logarithms
+    of sizes and of the padding, and the variant. A matrix product has two further coordinates.
+    "bucket" is the logarithm of the number of rows, rounded up to a power of two, by which
+    libraries choose a kernel. "aligned" is 1 if the number of rows is a multiple of `_ALIGNED`, and
+    less otherwise. Unaligned rows may be padded by a separate kernel.
     """
     logs: dict[Hashable, Array] = {}
     for name in _SIZES:

@@ -160,8 +160,8 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
 def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
     """Return whether planned points are expected to have a phase.
 
-    They have the phase "profile" if any point is profiled, all other phases in `_TYPICAL`, and any
-    other phase that most past runs had.
+    The points have the phase "profile" if any point is profiled. They have all other phases with a
+    known typical duration (`_TYPICAL`), and any further phase that most past runs had.
     """
     if name == "profile":
         return bool(points.profiled.any())

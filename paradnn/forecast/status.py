@@ -40,8 +40,8 @@ _TYPICAL_PEAKS = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 class SweepStatus:
     """The points of a sweep and their status, in the order of the sweep.
 
-    A point is one configuration of the sweep. Every attribute up to `workers` has one entry per
-    point.
+    A point is one configuration of the sweep. All attributes except `missing_stacks` and `ceilings`
+    have one entry per point.
 
     Attributes:
         points: The points.
@@ -56,8 +56,9 @@ class SweepStatus:
         environments: The environments (hardware and software) that would measure the points.
         workers: The keys of the worker processes that would measure the points.
         missing_stacks: Names of the software stacks that are not installed yet.
-        ceilings: The measured peak FLOP/s and memory bandwidths that the points need, by identity;
-            None for peaks that the store does not contain.
+        ceilings: Measured peak FLOP/s and memory bandwidth of the machine, for each environment in
+            which points need them. The key is the identity of the measurement of these peaks. None
+            if the store does not contain the measurement.
     """
 
     points: Sequence[Point]
@@ -146,15 +147,18 @@ def _needed_ceilings(
     flops: Array,
     environments: Mapping[int, Environment],
 ) -> list[Identity]:
-    """Return the identities of the measurements of peak performance that the points need.
+    """Return which measurements of the machine's peak performance the points need.
 
-    The function `below_ceilings` decides whether a point needs them.
+    The peaks are FLOP/s and memory bandwidth. `below_ceilings` decides whether a point needs them.
 
     Args:
         points: The points.
         kinds: The kind of each point, as `_number_kinds` returns it.
         flops: FLOPs (points,) per step.
         environments: Environments by kind.
+
+    Returns:
+        The identities of these measurements.
     """
     points_below_ceilings = {
         (kind, point.devices, point.hosts): point

@@ -132,10 +132,10 @@ class Table:
 
     @cached_property
     def examples(self) -> Array:
-        """Size of one example's input and of its target, as an array (n, 2).
+        """Numbers of input values of an example, and of outputs per target, as an array (n, 2).
 
-        The size is a number of values. A class counts as one value. A model that this version does
-        not know gets 1000 and 10.
+        For a classifier, the latter is the number of classes (`Model.example_sizes`). A model that
+        this version does not know gets 1000 and 10.
         """
         sizes = self._for_models(Model.example_sizes, _UNKNOWN_SIZES)
         return np.array(sizes, dtype=float).reshape(-1, 2)
@@ -174,7 +174,7 @@ class Table:
 
     @cached_property
     def steps(self) -> list[str]:
-        """A text per row that identifies its step; rows with the same step have equal texts."""
+        """Text that identifies each row's step; rows with the same step have equal texts."""
         ignored = {*_IGNORED_GROUPS}
         ignored |= {work.group for work in WORKLOADS.values() if work.step_ignores_keys}
         steps = []
@@ -460,9 +460,9 @@ def stated_freedom(processes: Array, blocks: Array) -> Array:
 
     For several processes, this is their number minus one. For a single process, it is a quarter of
     its number of blocks, and at least 2: the interval is based on blocks, which are correlated in
-    time. The quarter was chosen by a simulation of the figure of merit of 12 points. With 6 to 40
-    blocks per point and AR(1) coefficients of 0 to 0.7, the intervals covered the truth in 92% to
-    100% of the cases.
+    time. The quarter was chosen by simulating the figure of merit (a harmonic mean) of 12 points.
+    With 6 to 40 blocks per point and AR(1) coefficients of 0 to 0.7, the intervals covered the
+    truth in 92% to 100% of the cases.
 
     Args:
         processes: Number (n,) of processes in which each run was measured.

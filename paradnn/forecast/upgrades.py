@@ -99,9 +99,9 @@ class TimedWork:
         )
 
     def log_terms(self, logs: Array) -> Array:
-        """Return the logarithms (3, n) of the three terms of one call of each operation.
+        """Return the logarithms (3, n) of the arithmetic, memory and overhead times of operations.
 
-        The terms are the times of arithmetic, memory traffic and overhead, in seconds.
+        Each time is that of one call, in seconds.
 
         Args:
             logs: Logarithms (4,) of four parameters: arithmetic rate in FLOP/s, memory bandwidth in
@@ -127,10 +127,10 @@ class TimedWork:
 
 
 def smooth_maximum(log_terms: Array, exponent: Array | float) -> tuple[Array, Array]:
-    """Combine three terms into a smooth maximum, the p-norm over the first axis.
+    """Combine three times into a smooth maximum, the p-norm over the first axis.
 
     Args:
-        log_terms: Logarithms (3, ...) of the terms.
+        log_terms: Logarithms (3, ...) of the terms: times of arithmetic, memory and overhead.
         exponent: The exponent p of the p-norm, which broadcasts over the other axes.
 
     Returns:
@@ -405,7 +405,8 @@ class _Residual:
 
     Attributes:
         logs: Logarithms (m,) of the ratios measured time / fitted time.
-        weights: Elasticities (3, m) of the times with respect to the three terms.
+        weights: Elasticities (3, m) of the times with respect to the terms arithmetic, memory and
+            overhead.
         squares: Sums (m,) of the squared elasticities.
     """
 
@@ -423,12 +424,13 @@ class _Residual:
         )
 
     def split(self, deviations: Array) -> Array:
-        """Adjust deviations of the three terms such that together they explain the residuals.
+        """Adjust deviations of arithmetic, memory and overhead so that they explain the residuals.
 
         For normal deviations of equal variance, the result is a draw conditional on the residuals.
 
         Args:
-            deviations: Deviations (3, m) of the logarithms of the terms before the adjustment.
+            deviations: Deviations (3, m) of the logarithms of these three times before the
+                adjustment.
 
         Returns:
             The adjusted deviations (3, m).

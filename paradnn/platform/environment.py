@@ -107,9 +107,9 @@ class Environment:
 def separate_hosts(point: Point) -> int:
     """Return the number of physical hosts on which a configuration (point) is measured.
 
-    Some kinds of work allow processes of this host to emulate the hosts of a point. For such a kind
-    of work, the number is 1 if the environment variable `PARADNN_HOSTS` is empty or not set. In all
-    other cases, it is the number of hosts that the point requires.
+    For some kinds of work (workloads), processes of this host may emulate the hosts of a point. For
+    such a kind of work, the number is 1 if the environment variable `PARADNN_HOSTS` is empty or not
+    set. In all other cases, it is the number of hosts that the point requires.
     """
     if point.workload.role(PointRules).hosts_may_be_processes and not os.environ.get(HOSTS):
         return 1

@@ -187,7 +187,7 @@ def _finding(
         name: A key of `_DESCRIPTIONS`.
         value: The current value, as text.
         remedy: A command or advice; may be empty.
-        harms: Whether the finding harms measurements; None if it does so only with a remedy.
+        harms: Whether the finding harms measurements; None to assume so if `remedy` is not empty.
         board: The number of the GPU; empty for a finding about the host.
     """
     description = _DESCRIPTIONS[name]

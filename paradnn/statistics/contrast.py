@@ -56,10 +56,10 @@ class Evidence:
         family: (n,) model family of each run.
         session: Posterior variance between sessions, which are measurements taken in one go.
         point: (p,) numbers of the paired points, ascending.
-        variance: (2, p) variance of the mean logarithm of each point from the scatter between
-            processes, on A and on B.
-        mean_variance: (2, p) variance of the logarithm of each point's median, on A and on B, from
-            the mean scatter of its family. The ratios are ratios of these medians.
+        variance: (2, p) variance of the mean logarithm of the compared metric, such as speed, at
+            each point. It is computed from the scatter between processes on A and on B.
+        mean_variance: (2, p) variance of the logarithm of the metric's median at each point, on A
+            and on B, from the mean scatter of its family. The ratios are ratios of these medians.
         freedom: (2, p) degrees of freedom of `variance`.
         data_freedom: (2, p) degrees of freedom without the prior.
         priors: Priors of the scatter.
@@ -147,12 +147,14 @@ class Contrast:
     It covers one model family, or all families.
 
     Attributes:
-        pairs: n rows from `analysis.pairing.pair`, one per point, with the ratio `speedup`.
+        pairs: n rows from `analysis.pairing.pair`, one per point. The column `speedup` is the ratio
+            of A over B.
         evidence: Variances from which intervals are computed. If None, they are unknown, and the
             ends of intervals are NaN.
         family: Name of the model family, or "all".
-        unit: Unit of sampling for the interval for other models: models and batch sizes
-            ("crossed"), models ("model") or points ("point").
+        unit: What counts as the sample if results are generalized to similar models
+            (`population_mean`): models and batch sizes ("crossed"), models ("model") or points
+            ("point").
     """
 
     pairs: pd.DataFrame
@@ -167,8 +169,9 @@ class Contrast:
         Args:
             pairs: Rows from `analysis.pairing.pair`, one per point that both sides measured.
             family: Name of the family; "all" for all families.
-            unit: Unit of sampling for the interval for other models: models and batch sizes
-                ("crossed"), models ("model") or points ("point").
+            unit: What counts as the sample if results are generalized to similar models
+                (`population_mean`): models and batch sizes ("crossed"), models ("model") or points
+                ("point").
         """
         rows = pairs
         if family != "all":
@@ -217,7 +220,7 @@ class Contrast:
 
     @cached_property
     def effects(self) -> list[Effect]:
-        """All sources of scatter in the interval of the mean, beginning with processes."""
+        """All sources of scatter that widen the interval of `mean`, beginning with processes."""
         if self.evidence is None or not len(self.pairs):
             return []
         points, counts = np.unique(self.pairs["point"].to_numpy(), return_counts=True)
@@ -330,15 +333,17 @@ class Contrast:
         return Estimate(value, value / factor, value * factor)
 
     def bounds(self) -> dict[str, float]:
-        """Return bounds of share, median and mean that include points that only one side measured.
+        """Return bounds of three statistics of the ratios, given that some points lack a ratio.
 
-        The bounds of the share of wins and of the median hold for any missing ratios. The bounds of
-        the geometric mean assume that no missing ratio is further from 1, on a log scale, than the
+        A point lacks a ratio of A over B if both sides tried it and only one side measured it. The
+        statistics are the share of points at which A is better, the median ratio and the geometric
+        mean ratio. The bounds of share and median hold for any missing ratios. The bounds of the
+        geometric mean assume that no missing ratio is further from 1, on a log scale, than the
         furthest measured ratio (Manski, American Economic Review 80, 1990).
 
         Returns:
             Name -> bound: `share_least`, `share_most`, `median_least`, `median_most`, `mean_least`
-            and `mean_most`. The share is that of points at which A is better.
+            and `mean_most`.
         """
         bounds: dict[str, float] = {}
         logs = np.log(self.ratios)

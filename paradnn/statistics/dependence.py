@@ -128,8 +128,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
         points: One row per point, with the columns `model.*` and `batch_size`.
         unit: Unit of sampling: models and batch sizes ("crossed"), models with fixed batch sizes
             ("model"), or points ("point").
-        axes: Minimum number of values with which a hyperparameter of the model is a factor, too, if
-            `unit` is "crossed". The number of values must also be at most half the number of
+        axes: If `unit` is "crossed", a hyperparameter of the model with at least this number of
+            values is a factor, too. The number of values must also be at most half the number of
             models. 0: hyperparameters are never factors.
     """
     count = len(points)

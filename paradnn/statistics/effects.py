@@ -100,13 +100,13 @@ def combine(parts: Sequence[Component]) -> Component:
 def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Component:
     """Estimate the variance of the effects of units, such as sessions, on runs.
 
-    The model is additive: the logarithm of a run is the effect of its cell plus the effect of its
-    unit. The variance is computed from the sum of squares of units adjusted for cells (Henderson's
-    method 3, Biometrics 9, 1953). It also contains the scatter between runs of the same unit, so it
-    overestimates the variance of units.
+    The model is additive: the logarithm of a run's value, such as its speed, is the effect of its
+    cell plus the effect of its unit. The variance is computed from the sum of squares of units
+    adjusted for cells (Henderson's method 3, Biometrics 9, 1953). It also contains the scatter
+    between runs of the same unit, so it overestimates the variance of units.
 
     Args:
-        logs: (n,) logarithms of the runs.
+        logs: (n,) logarithms of the values of the runs.
         cells: (n,) number of the cell of each run, such as its point on its side.
         units: (n,) number of the unit of each run.
 
@@ -129,16 +129,16 @@ def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Comp
 def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.ndarray:
     """Estimate the effect of each run's unit, such as its session, on the run.
 
-    The model is that of `unit_scatter`: the logarithm of a run is the effect of its cell plus the
-    effect of its unit.
+    The model is that of `unit_scatter`: the logarithm of a run's value, such as its speed, is the
+    effect of its cell plus the effect of its unit.
 
     Args:
-        logs: (n,) logarithms of the runs.
+        logs: (n,) logarithms of the values of the runs.
         cells: (n,) number of the cell of each run, such as its point on its side.
         units: (n,) number of the unit of each run.
 
     Returns:
-        (n,) the effects on the logarithm of a run; 0 for units whose effect cannot be estimated.
+        (n,) the effects on the logarithms; 0 for units whose effect cannot be estimated.
     """
     cell = np.unique(cells, return_inverse=True)[1]
     unit = np.unique(units, return_inverse=True)[1]
@@ -150,10 +150,10 @@ def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.n
 def _adjusted_sums(
     logs: np.ndarray, cell: np.ndarray, unit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the normal equations of unit effects, adjusted for cells.
+    """Return the normal equations of the effects of units, such as sessions, adjusted for cells.
 
     Args:
-        logs: (n,) logarithms of the runs.
+        logs: (n,) logarithms of the values of the runs.
         cell: (n,) number of each run's cell, from 0.
         unit: (n,) number of each run's unit, from 0.
 
@@ -419,8 +419,9 @@ class Schedule:
         return weight
 
     def effects(self, session: SessionVariance, priors: ScatterPriors) -> list[Effect]:
-        """Return the effects of sessions, order and so on that do not cancel between the sides.
+        """Return the effects that do not cancel between the sides, such as those of sessions.
 
+        The possible sources are sessions, order, position, drivers and timing protocol.
         Each effect contains its contribution to the variance of the mean log ratio of these runs.
 
         Args:

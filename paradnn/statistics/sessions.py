@@ -134,11 +134,11 @@ def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
 def have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
     """Return whether the runs of two sides are known to have different timing protocols.
 
+    A timing protocol is how runs are timed: minimum seconds, number of blocks and so on.
+
     Args:
         a: Runs of side A. The column `protocol_id` is used if present.
         b: Runs of side B, with the same columns.
-
-    A timing protocol is how runs are timed: minimum seconds, number of blocks and so on.
 
     Returns:
         True if each side has at least one recorded protocol, and the sides share no protocol.
@@ -175,8 +175,8 @@ def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> 
     the changes. Otherwise, a change that fits scatter by chance would make the cells differ.
 
     Args:
-        logs: (n,) logarithms of the runs.
-        cells: (n,) number of each run's cell; a cell is a point on one side.
+        logs: (n,) logarithms of a metric of the runs, such as speed.
+        cells: (n,) number of each run's cell; a cell is a point (configuration) on one side.
         times: (n,) the start of each run.
     """
     count = len(logs)

@@ -146,7 +146,8 @@ def _coefficients(gram: np.ndarray, terms: Sequence[int]) -> np.ndarray:
     """Return the coefficients (m, terms) of the regression of the metric on the given terms.
 
     Args:
-        gram: (m, k + 1, k + 1) centered sums of products.
+        gram: (m, k + 1, k + 1) centered sums of products of the k terms and the metric, which is
+            last, for m subsets of the points.
         terms: Indices of the explanatory variables.
     """
     inner = gram[:, terms][:, :, terms]
@@ -160,8 +161,9 @@ def _adjusted_r2(gram: np.ndarray, counts: np.ndarray, terms: Sequence[int]) -> 
     """Return the adjusted R2 (m,) of the regression of the metric on the given terms.
 
     Args:
-        gram: (m, k + 1, k + 1) centered sums of products.
-        counts: (m,) numbers of points.
+        gram: (m, k + 1, k + 1) centered sums of products of the k terms and the metric, which is
+            last, for m subsets of the points.
+        counts: (m,) number of points in each subset.
         terms: Indices of the explanatory variables.
     """
     if not terms:

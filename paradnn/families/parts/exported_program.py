@@ -34,7 +34,7 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 
     Args:
         path: The file.
-        input_shape: Shape of the only input without the batch, which fills the sizes that the
+        input_shape: Shape of the only input, without the batch axis. It fills the sizes that the
             program leaves open; () for a program without open sizes.
 
     Raises:

@@ -43,8 +43,8 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 
     Args:
         path: The file.
-        input_shape: Shape of the only input without the batch, which fills the sizes that the file
-            leaves open; () for a file without open sizes.
+        input_shape: Shape of the only input, without the batch axis. It fills the sizes that the
+            file leaves open; () for a file without open sizes.
 
     Raises:
         UnavailableError: If the package onnx is missing, the file is not an ONNX model, ParaDnn

@@ -35,8 +35,8 @@ def user_workload(
             f(parameters, inputs) and its parameters. An example of the input, a batch of one or
             more, may follow as the last element of the tuple.
         name: Name of the function or file in messages.
-        input_shape: Shape of the only input without the batch; () for the shape that the model
-            declares. Ignored if there is an example.
+        input_shape: Shape of the only input, without the batch axis; () for the shape that the
+            model declares. Ignored if there is an example.
         output: Targets in training: "classes", "numbers", or "auto", which selects classes if the
             last axis of the output is longer than one.
 
@@ -247,8 +247,8 @@ def _input_specs(
     Args:
         model: The model.
         example: Array, or list of arrays, that the user gave as an example of the input; or None.
-        input_shape: `model.input_shape`, the shape of the only input without the batch; empty if
-            the key is not set.
+        input_shape: `model.input_shape`, the shape of the only input without the batch axis; empty
+            if the key is not set.
         name: Name of the user's function or file in messages.
 
     Returns:
