@@ -271,9 +271,9 @@ class RaceAnswer:
         return text
 
     def _extra_columns(self) -> list[str]:
-        """Return the headings of the table's columns of metrics, except the compared metric.
+        """Return the headings of the columns for all metrics except the compared metric.
 
-        A column is included if any candidate has one of its metrics.
+        A column of the table is included if any candidate has one of its metrics.
         """
         known = {
             name for each in self.race.candidates if each.rows for name in mean_metrics(each.rows)

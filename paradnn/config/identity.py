@@ -104,8 +104,8 @@ def point_id(point: Point) -> str:
 def _part_as_json(name: str, part: Any) -> str:
     """Return a field of a point (configuration) as JSON without the outer braces.
 
-    Keys with their added default (`added_defaults`) are omitted; without any keys, the result is
-    empty. The points of a sweep share their parts, so the JSON of an object is cached.
+    Keys whose value equals their default in `added_defaults` are omitted. Without any keys, the
+    result is empty. The points of a sweep share their parts, so the JSON of an object is cached.
 
     Args:
         name: Name of the field, such as "model".

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class PointRules:
     """Rules by which a kind of work accepts or rejects points (configurations to measure).
 
-    A kind of work is, for example, a training step or serving.
-    This is a role (`Workload.role`): a kind of work inherits from it to override the rules.
+    A kind of work is, for example, a training step or serving. It inherits from this class, which
+    is a role (`Workload.role`), to override the rules.
 
     Attributes:
         own_inputs: Inputs that only this kind of work accepts, by their name in `data=NAME`.

@@ -40,8 +40,8 @@ class Plan:
 
     Attributes:
         bases: Configurations that Hydra composed, as nested mappings.
-        points: For each point, the index of its base, and a mapping: dotted key -> value that
-            replaces the value in the base.
+        points: For each point, an index in `bases`, and a mapping: dotted key -> value that
+            replaces the value in this base configuration.
     """
 
     bases: list[dict[str, Any]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Plan:
         """Return the complete configuration of a point, as nested mappings of plain values.
 
         Args:
-            base: Index of the base in `bases`.
+            base: Index in `bases` of the composed configuration.
             values: Dotted key -> value, as in `points`.
         """
         return _with_values(self.bases[base], values)

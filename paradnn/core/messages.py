@@ -38,9 +38,9 @@ _MAX_WATTS = 1e6
 class WorkloadMessage:
     """Base class of messages from worker to driver that only one kind of work sends.
 
-    A kind of work is, for example, a training step or serving.
-    A subclass is a frozen dataclass. A message is sent in the `work` field of an `Answer`, or in
-    `News` before the measurement has ended.
+    A kind of work is, for example, a training step or serving. A subclass is a frozen dataclass. A
+    message is sent in the `work` field of an `Answer`, or in `News` before the measurement has
+    ended.
 
     Attributes:
         wire_name: The name of the message type, which is the value of the key `of` in the JSON.

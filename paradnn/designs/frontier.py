@@ -27,8 +27,8 @@ def find_failure_proofs(
     """Find, for each candidate, a run that proves that the candidate runs out of memory.
 
     Such a run failed although it is at most as large as the candidate in every size. A failure is
-    ignored if a point that is at least as large in every size fitted: other processes must have
-    used the memory.
+    ignored if a point that is at least as large in every size did fit in memory. Other processes
+    must then have used the memory.
 
     Args:
         candidates: (n, k) sizes of the candidates, such as batch size and number of nodes.

@@ -37,7 +37,7 @@ _TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout", _INVALID)
 
 @dataclass
 class Search:
-    """Bracketing search for the largest size at which one point fits.
+    """Bracketing search for the largest size at which one configuration (point) fits.
 
     Attributes:
         unit: All sizes are multiples of this number.

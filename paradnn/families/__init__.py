@@ -156,7 +156,7 @@ class Model:
             point: A `Point`, one configuration to measure, whose model is this one.
 
         Raises:
-            ConfigError: If the model does not support another value of the point, such as its mode.
+            ConfigError: If the model does not support a setting of the point, such as its mode.
         """
         return point
 

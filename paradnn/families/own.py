@@ -55,7 +55,7 @@ _OUTPUTS = ("auto", "classes", "numbers")
 
 @dataclass(frozen=True)
 class ExternalModel(Model):
-    """A model from outside the suite. The worker builds it and then counts its costs."""
+    """A model from outside ParaDnn. The worker builds it and then counts its costs."""
 
     is_counted: ClassVar[bool] = True
 

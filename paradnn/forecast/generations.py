@@ -53,7 +53,8 @@ class DevicePair:
             faster, fitted to the measured times.
         shares: Mean shares (3,) of arithmetic, memory and overhead in the times of the older
             device, from 0 to 1.
-        scatter: Standard deviation of the log speedups around those that the gains predict.
+        scatter: Standard deviation of the measured log speedups around the log speedups that the
+            gains predict.
     """
 
     older: str

@@ -254,7 +254,9 @@ def _settings(table: Table) -> _Settings:
 
 
 def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Array) -> None:
-    """Add the phases that consist of steps, and add the steps in compile and profile.
+    """Add the seconds of all steps to the seconds of the phases.
+
+    Some phases consist only of steps. The phases compile and profile also contain steps.
 
     Args:
         phases: Seconds (points, draws) by phase. The mapping is modified.

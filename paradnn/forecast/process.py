@@ -147,7 +147,7 @@ def _align(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Coordinates]:
 
 
 def _scale_columns(columns: Iterable[tuple[Array, float]], rows: int) -> Array:
-    """Return the k columns, each multiplied by its prior standard deviation, as (rows, k)."""
+    """Return k columns (rows, k), each times the prior standard deviation of its coefficient."""
     return matrix((column * prior for column, prior in columns), rows)
 
 
@@ -169,7 +169,7 @@ def _pool_replicates(
     """Combine the replicates of each step into one observation.
 
     Values and columns are averaged with weights of 1 / `variances`. Only one kind of information is
-    lost: the differences between sessions that replicates in different sessions contain.
+    lost: replicates in different sessions also show by how much the sessions differ.
 
     Args:
         inputs: The inputs of n runs.
@@ -311,7 +311,7 @@ def _learn_scales(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, 
 def _maximize_posterior(
     scales: Scales, *, line: Array, inputs: Inputs, values: Array, weight: Array, noise: Array
 ) -> tuple[Scales, Array, Array]:
-    """Find the most probable standard deviations and length scales.
+    """Find the most probable standard deviations and length scales of a Gaussian process.
 
     Args:
         scales: Start of the search.
@@ -387,8 +387,9 @@ def _invert(covariance: Array) -> tuple[Array, float]:
 def _learn_nugget_variance(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Scales:
     """Return the scales with a nugget variance that depends on the coordinates.
 
-    Squared normal errors follow a gamma distribution. In this gamma regression, the logarithm of
-    the nugget's variance is linear in the coordinates. Level and slopes have normal priors.
+    The nugget is an independent deviation of each step from the smooth part of the model. Squared
+    normal errors follow a gamma distribution. In this gamma regression, the logarithm of the
+    nugget's variance is linear in the coordinates. Level and slopes have normal priors.
 
     Args:
         scales: The scales so far.
@@ -638,6 +639,8 @@ class Process:
     ) -> tuple[Array, Array]:
         """Return the features of points, and the variances that the features do not explain.
 
+        Features are the scaled columns of the linear part, and values at the inducing points.
+
         Args:
             points: Coordinates of n points.
             line: Scaled columns of the linear part, as `_scale_columns` returns them.
@@ -655,6 +658,8 @@ class Process:
 
     def _choose_inducing(self, points: Inputs | None) -> _InducingPoints:
         """Choose inducing points among the observed steps and the points to predict.
+
+        The values at the inducing points represent the whole smooth part of the process.
 
         Args:
             points: The points to predict; None to choose only observed steps.

@@ -175,7 +175,7 @@ def _number_kinds(points: Sequence[Point]) -> list[int]:
     """Number the points such that points with the same number share worker and environment.
 
     The identity of the settings objects is compared rather than their values, because this is fast
-    and most points share these objects. Equal settings may therefore have different kinds.
+    and most points share these objects. Equal settings may therefore have different numbers.
     """
     numbers = dict[Any, int]()
     kinds = []

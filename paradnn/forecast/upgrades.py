@@ -491,8 +491,8 @@ def fit_gains(
         spreads: Prior standard deviations (3,) of the logarithms of the gains.
 
     Returns:
-        The logarithms (3,) of the gains, and the standard deviation of the log speedups around
-        those that the gains predict.
+        The logarithms (3,) of the gains, and the standard deviation of the measured log speedups
+        around the log speedups that the gains predict.
     """
     measured = np.log(work.seconds / new_seconds)
     before = fit.log_seconds(work)

@@ -303,7 +303,9 @@ def crossed_share(
 
 
 def _effective_count_of_numbers(latent: np.ndarray, levels: Levels) -> float:
-    """Return the number of independent values whose mean would have the same variance.
+    """Return the number of independent values whose mean would be as uncertain.
+
+    The mean of this number of independent values has the same variance as the mean of `latent`.
 
     Args:
         latent: (n,) the dependent numbers, one per point.
@@ -390,7 +392,9 @@ def crossed_quantile(
 
 
 def _effective_count(hits: np.ndarray, levels: Levels) -> tuple[float, float]:
-    """Return the number of independent points for which a share would have the same variance.
+    """Return the number of independent points that would determine a share equally well.
+
+    The share of hits among these points would have the same variance as among the given points.
 
     Args:
         hits: (n,) 1 for a hit, else 0.

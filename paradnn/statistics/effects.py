@@ -54,6 +54,8 @@ _TIE = 1e-9
 class Effect:
     """Contribution of one source of scatter, such as sessions, to the variance of a log ratio.
 
+    The ratio compares two sets of runs. A session is a series of measurements taken in one go.
+
     Attributes:
         name: The source, as text, such as "sessions".
         variance: Variance of the log ratio.
@@ -338,7 +340,8 @@ class Schedule:
         """Variance that sessions add to the mean log ratio, divided by the variance of a session.
 
         It is the sum over turns of (sum of weights)^2, or the same sum over hosts if it is larger.
-        The effect of a host does not average out, however many sessions it measures.
+        A turn consists of successive sessions of one side. The effect of a host does not average
+        out, however many sessions it measures.
         """
         return max(
             _squared_sums(self.turn, self.weights),
@@ -349,8 +352,9 @@ class Schedule:
     def units(self) -> np.ndarray:
         """(n,) number of the turn of each run, or of its host if hosts contribute more variance.
 
-        Runs with the same number count as one session. Turns that share a host are not independent
-        samples of the scatter. `session_weight` defines the contributions of turns and hosts.
+        A turn consists of successive sessions of one side. Runs with the same number count as one
+        session. Turns that share a host are not independent samples of the scatter.
+        `session_weight` defines the contributions of turns and hosts.
         """
         of_hosts = _squared_sums(self.host, self.weights)
         of_turns = _squared_sums(self.turn, self.weights)
@@ -385,7 +389,7 @@ class Schedule:
 
     @cached_property
     def order_weight(self) -> float:
-        """Variance that the order of the sides adds, divided by the variance of its effect.
+        """Variance that the order of the sides adds, divided by the variance of an order effect.
 
         It is close to 1 if the same side comes first on each of many days. Repetition in the same
         order does not average this effect out. The weight is 0 for a single day, because the
@@ -421,8 +425,8 @@ class Schedule:
     def effects(self, session: SessionVariance, priors: ScatterPriors) -> list[Effect]:
         """Return the effects that do not cancel between the sides, such as those of sessions.
 
-        The possible sources are sessions, order, position, drivers and timing protocol.
-        Each effect contains its contribution to the variance of the mean log ratio of these runs.
+        The possible sources are sessions, order, position, drivers and timing protocol. Each effect
+        contains its contribution to the variance of the mean log ratio of these runs.
 
         Args:
             session: Variance of a session's effect.
@@ -496,6 +500,8 @@ def learn_session_variance(
 ) -> SessionVariance:
     """Estimate the variance between sessions: the prior, updated with repeated sessions.
 
+    A session is a series of measurements taken in one go.
+
     Args:
         logs: (n,) logarithms of the speeds of the runs. If empty, the prior is returned.
         schedule: The point, side, session and host of each run.
@@ -512,7 +518,8 @@ def learn_session_variance(
 def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
     """Update the priors of the scatter of a machine with other runs of this machine.
 
-    Only two priors are updated: those of the effects of a process and of a session.
+    Only two priors are updated: those of the effects of a process and of a session, a series of
+    measurements taken in one go.
 
     Args:
         runs: Runs that are not part of the current comparison. Only runs with a positive

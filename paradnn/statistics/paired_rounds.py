@@ -139,7 +139,11 @@ class Rule:
         return is_precise and found.verdict(self.margin) is not Verdict.UNDECIDED
 
     def looks(self, rounds: int) -> bool:
-        """Return whether an interval is computed after the given number of rounds."""
+        """Return whether an interval is computed after the given number of rounds.
+
+        Intervals are computed only after the numbers of rounds in `LOOKS` that are at least
+        `least`, and from `most` rounds on.
+        """
         return rounds >= self.most or (rounds >= self.least and rounds in LOOKS)
 
     def is_over(self, rounds: int, seconds: float, limit: float) -> bool:

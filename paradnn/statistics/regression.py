@@ -315,8 +315,8 @@ def _estimate_time_effects(
 def _log_derivative(values: np.ndarray, scale: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Return the derivative (n,) of each scaled value with respect to the logarithm of the value.
 
-    Ranks do not change if all values are multiplied by the same factor. The derivative of a rank is
-    therefore computed for a change of a single value.
+    If `scale` returns ranks, they do not change if all values are multiplied by the same factor.
+    The derivative of a rank is therefore computed for a change of a single value.
     """
     more = values * math.exp(_LOG_STEP)
     less = values * math.exp(-_LOG_STEP)
@@ -463,7 +463,9 @@ def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) ->
 
 
 class _ValueScatter(NamedTuple):
-    """Scatter of mean residuals of the distinct values of a column about its regression line.
+    """Scatter of the distinct values of a column about its regression line.
+
+    The deviation of a value is the mean residual of the rows with this value.
 
     Attributes:
         position: Index of the column in the design.
@@ -482,7 +484,7 @@ class _ValueScatter(NamedTuple):
 def value_variances(
     design: np.ndarray, residual: np.ndarray, prior: VariancePrior | None = None
 ) -> Component:
-    """Return the variances of least-squares coefficients if each value has a separate effect.
+    """Return variances of least-squares coefficients if column values have separate effects.
 
     If a column has few distinct values, their scatter about the regression line limits the
     precision of the slope, however many rows repeat each value. For each column with 3 to n / 2
@@ -559,6 +561,8 @@ def _prior_of_values(
     prior: VariancePrior, scatter: _ValueScatter, others: Sequence[_ValueScatter]
 ) -> VariancePrior:
     """Return the prior of the variance of a column's mean residuals.
+
+    A mean residual is that of all rows with the same value in the column.
 
     Args:
         prior: Prior of the variance of the effects of values, without noise.
@@ -676,10 +680,11 @@ def _cell_variance(
 ) -> Component:
     """Return the variance of a product's coefficient if each cell has an independent effect.
 
-    Effects of single values, such as a bend in the line of a factor, are not an interaction.
-    Therefore, an effect of each value and the product are first fitted to the mean residuals of the
-    cells. On a complete grid of a x b cells, the remaining residuals have (a - 1)(b - 1) - 1
-    degrees of freedom (Mandel, J. American Statistical Association 56, 1961).
+    A cell is a pair of values of the two factors. Effects of single values, such as a bend in the
+    line of a factor, are not an interaction. Therefore, an effect of each value and the product are
+    first fitted to the mean residuals of the cells. On a complete grid of a x b cells, the
+    remaining residuals have (a - 1)(b - 1) - 1 degrees of freedom (Mandel, J. American Statistical
+    Association 56, 1961).
 
     Args:
         influence: (n,) change of the coefficient per unit change of each row's response.

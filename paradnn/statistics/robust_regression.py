@@ -122,8 +122,8 @@ class RobustRegression:
     Attributes:
         coefficients: Name of a column -> its expected coefficient.
         spread: Standard deviation of an error, including the tails.
-        freedom: Number of observations from which `spread` was estimated. It includes the number of
-            observations that its prior counts as.
+        freedom: Number of observations from which `spread` was estimated, including the weight of
+            its prior in observations.
     """
 
     def __init__(self, columns: Columns, values: Array, weights: Array | None = None) -> None:

@@ -153,7 +153,7 @@ class SpeedSteps(NamedTuple):
     """Lasting changes of the machine's speed within a session.
 
     Attributes:
-        shift: (n,) effect of the changes on the logarithm of each run; its mean is 0.
+        shift: (n,) effect of the changes on the logarithm of each run's value; its mean is 0.
         variance_inflation: Factor by which to multiply the residual variance, which is too small
             because the fitted changes were selected.
         drifts: Whether successive residuals still correlate.
@@ -213,7 +213,8 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
 
     Args:
         design: (n, k) one column per candidate: a step at some position, or a linear drift.
-        response: (n,) logarithms of the runs without the means of their cells.
+        response: (n,) logarithms of the runs' values without the means of their cells. A cell is a
+            point on one side.
         freedom: Degrees of freedom of the response.
 
     Returns:

@@ -39,7 +39,7 @@ _EXACT = 1e-18
 
 
 class _SessionVariance(NamedTuple):
-    """Variance that sessions (measurements taken in one go) add to every time, relative to it.
+    """Relative variance that sessions (measurements taken in one go) add to message times.
 
     Attributes:
         variance: Variance of the mean log time over the sessions.
@@ -309,7 +309,7 @@ def _line(
 def _piece(
     x: np.ndarray, y: np.ndarray, shared: _SessionVariance, *, is_first: bool, measurements: int
 ) -> Piece:
-    """Fit the line of a piece, with intervals of its coefficients.
+    """Fit the line of a piece (a range of message sizes), with intervals of its coefficients.
 
     Errors are relative to the fitted times. Errors relative to the measured times would favor times
     that were short by chance.

@@ -29,7 +29,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     error is subtracted, because some points may have two levels and other points one.
 
     Args:
-        cells: For each point, the logarithms of its runs.
+        cells: For each point (configuration), the logarithms of the values of its runs.
 
     Returns:
         The probability that a run has the rarer level, and the largest difference between two
@@ -48,7 +48,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     ]
 
     def share_on_one_level(chance: float) -> float:
-        """Return the expected share of points whose runs all have the same level.
+        """Return the expected share of points whose runs all have the same of two speed levels.
 
         Args:
             chance: Probability that a run has the rarer level.
