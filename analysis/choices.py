@@ -250,8 +250,8 @@ def estimate(
         rows: The runs of the choice, one row each.
         metric: Column of the metric.
         error: Probability that the interval misses the true value, such as 0.05.
-        run: Variance of the logarithm of one run, estimated from more data than `rows`; None to
-            estimate it from `rows`.
+        run: Variance of the logarithm of the metric in one run, estimated from more data than
+            `rows`; None to estimate it from `rows`.
         session: Variance of the logarithm of the mean of a session, estimated in the same way as
             `run`; None to estimate it from `rows`.
 

@@ -45,7 +45,8 @@ class Interactions:
               NaN unless `is_log`;
             - `verdict`: "interact", "values interact" (the measured values interact, but the
               interval of the trend along them includes 0), "not shown", "undecided (sessions)" or
-              "undecided (order)".
+              "undecided (order)". A verdict is undecided if the interval of the weight includes
+              0 only because it allows for session effects or for drift.
         is_log: Whether the regression explains the logarithm of the metric.
     """
 
@@ -80,7 +81,7 @@ def fit_interactions(
             hyperparameter have no product.
         logarithmic: Terms that are logarithms.
         is_log: Whether to explain the logarithm of the metric.
-        levels: Levels, such as a batch size, that several points share; None for independent
+        levels: Which points share a level of a factor, such as a batch size; None for independent
             points.
         when: When the points were measured; None if unknown.
         priors: Prior distributions of the measurement scatter; None for those of shared machines.

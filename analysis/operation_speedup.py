@@ -45,7 +45,7 @@ _RUN_COLUMNS = ("run_id", "family", "device", "outcome", *_SESSION_COLUMNS, "sou
 
 
 class Level(StrEnum):
-    """What limits an operation on both sides of a comparison; tables contain the values."""
+    """What limits an operation on both sides of a comparison, as text in tables."""
 
     COMPUTE = "compute-bound"
     MATMUL = "memory-bound MatMul"
@@ -199,8 +199,9 @@ def operation_speedup(
     excludes matrix products if there are other operations, since products may keep operands on the
     chip.
 
-    Exchanges between devices are a separate level. Means are over points: the geometric mean of a
-    point's operations counts once. The samples of the intervals are models and batch sizes.
+    Exchanges between devices have a separate `Level`. In a mean, each point counts once, with the
+    geometric mean of its operations. The sampling units of the intervals are models and batch
+    sizes.
 
     Args:
         a: Runs of A, one row each.

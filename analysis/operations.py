@@ -162,9 +162,8 @@ def operations_of(
         run_id: Beginning of the id of a run, or `ALL` for all profiled runs.
         frame: One row per run.
         store: Addresses of the stores of the runs; empty for the default store.
-        pooled: How runs differ that are analyzed together nevertheless; empty if they do not
-            differ.
-        unit: What counts as one sample in the intervals.
+        pooled: How the pooled runs differ, as text; empty if no heterogeneous runs were pooled.
+        unit: Sampling unit of the confidence intervals: "crossed", "model" or "point".
 
     Raises:
         ConfigError: If no id, or more than one, begins with the given text.
@@ -301,8 +300,10 @@ class OperationsResult(Result):
 
     Attributes:
         operations: The operations, as `place_operations` returns them.
-        models: The time of each run by what limits it, as `place_operations` returns it.
-        levels: Levels, such as a batch size, that several models share.
+        models: A row per run, with the share of each limit in its profiled time, as
+            `place_operations` returns them.
+        levels: Which models share a level of a factor, such as a batch size, and are therefore not
+            independent.
     """
 
     operations: pd.DataFrame
@@ -324,8 +325,10 @@ def make_result(
     Args:
         roofs: Peak FLOP/s and memory bandwidth for each device and precision.
         operations: The operations, as `place_operations` returns them.
-        models: The time of each run by what limits it, as `place_operations` returns it.
-        levels: Levels, such as a batch size, that several models share.
+        models: A row per run, with the share of each limit in its profiled time, as
+            `place_operations` returns them.
+        levels: Which models share a level of a factor, such as a batch size, and are therefore not
+            independent.
         single_run: Name of the run, if the operations are from a single run; else empty.
         **attributes: Further attributes of the result.
     """
@@ -412,7 +415,8 @@ def median_time(models: pd.DataFrame, levels: Levels, *columns: str) -> Estimate
     Args:
         models: A row per model with shares of its profiled time, as `place_operations` returns
             them.
-        levels: Levels, such as a batch size, that several models share.
+        levels: Which models share a level of a factor, such as a batch size, and are therefore not
+            independent.
         *columns: Columns of `models`, such as "memory-bound", whose sum is the share of a model.
     """
     return crossed_quantile(models[list(columns)].sum(axis=1), levels)
@@ -454,7 +458,14 @@ def _run_sentences(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[s
 def _type_sentences(
     operations: pd.DataFrame, models: pd.DataFrame, levels: Levels
 ) -> Iterator[Paragraph | str]:
-    """State what limits each type of operation, and the time of models under each limit."""
+    """State what limits each type of operation, and which share of the time each limit takes.
+
+    Args:
+        operations: Types of operation, as `place_operations` returns them.
+        models: A row per run, with the share of each limit in its profiled time.
+        levels: Which models share a level of a factor, such as a batch size, and are therefore not
+            independent.
+    """
     drawn = counted(int(operations["drawn"].sum()), "operation")
     head = (
         f"Drawn: {drawn} of {counted(len(models), 'model')}. These are the types of operation with "

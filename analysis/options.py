@@ -27,10 +27,10 @@ _RUNS = "selection of runs (F, P and O may be lists such as A,B)"
 
 
 def unit_option() -> Any:
-    """Return a dataclass field for the option that sets what counts as one sample in an interval.
+    """Return a dataclass field for the option that sets the sampling unit of confidence intervals.
 
-    Samples are models and batch sizes ("crossed"), models at their batch sizes ("model"), or single
-    configurations ("point").
+    The sampling units are models and batch sizes ("crossed"), models at their batch sizes
+    ("model"), or single configurations ("point").
     """
     return option(
         "crossed",

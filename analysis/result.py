@@ -34,8 +34,8 @@ class Highlight(NamedTuple):
     """The finding that the page of a result shows first.
 
     Attributes:
-        topic: One or two words.
-        words: A sentence that does not repeat the name of its subject.
+        topic: Short heading, such as "What limits it".
+        words: The finding as text. It does not repeat the name of the system that it is about.
     """
 
     topic: str

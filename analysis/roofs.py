@@ -29,7 +29,7 @@ Sheets = Callable[[str], Any]
 
 
 class RoofVerdict(StrEnum):
-    """What limits a model or an operation; tables contain the values of this enumeration.
+    """What limits a model or an operation, as text in the tables of results.
 
     Only an operation can be "between devices". Its bytes cross the links between devices, and a
     roofline does not include the rate of links.
@@ -295,7 +295,8 @@ def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataF
 
     Args:
         points: The rows.
-        unit: What counts as one sample in the intervals.
+        unit: Sampling unit of the intervals of medians: "crossed" (models and batch sizes), "model"
+            (models, at fixed batch sizes) or "point" (single points).
 
     Returns:
         One row per group with these columns:
@@ -304,7 +305,7 @@ def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataF
         - `points`: number of rows of the group, followed by their number for each verdict;
         - `share_q25`, `share_median`, `share_q75`: quartiles of the rate relative to the roofline;
         - `median_low`, `median_high`: the 95% interval of the median;
-        - `sample`: what counts as a sample of the interval;
+        - `sample`: the sample behind the interval, as text, such as "23 models";
         - `lowest_intensity`, `highest_intensity`: arithmetic intensities in FLOP/B.
     """
     verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
@@ -423,7 +424,11 @@ def _specified_peaks(rows: pd.DataFrame, sheets: Sheets) -> np.ndarray:
 
 
 def _descriptive_columns(rows: pd.DataFrame) -> list[str]:
-    """Return the settings that vary, the batch size, and `model.*` that vary within a family."""
+    """Return the names of the columns that describe the models of runs.
+
+    They are the settings that vary, the batch size, and the columns `model.*` that vary within a
+    family.
+    """
     settings = [name for name in group_columns(rows) if name not in _ROOF_COLUMNS]
     by_family = rows.groupby("family")
     sizes = [

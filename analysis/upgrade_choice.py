@@ -33,7 +33,7 @@ class Alternative(NamedTuple):
         log_speedups: (p, draws) sampled logarithms of the predicted speedups of p points (measured
             configurations).
         measured: (p,) measured speedups of the same points; NaN for points that were not measured
-            on the upgrade.
+            on the upgraded device.
     """
 
     name: str
@@ -155,7 +155,7 @@ class UpgradeChoice:
     def sentences(self) -> Iterator[str]:
         """Yield the findings: both speedups, the better upgrade by model family, and a check.
 
-        The check compares the prediction with the points that were measured on both upgrades.
+        The check compares the prediction with the points that were measured with both upgrades.
         """
         for each in (self.first, self.second):
             middle, low, high = interval(each.log_speedups.mean(axis=0))

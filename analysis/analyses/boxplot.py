@@ -304,8 +304,8 @@ def box_statistics(
         by: Columns whose values define the groups.
         order: Values of the first column in `by` whose groups come first, in this order, such as
             families. Other groups follow in ascending order.
-        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
-            "model" (models, at fixed batch sizes) or "point".
+        unit: Sampling unit of the confidence intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point" (single configurations).
 
     Returns:
         A row per group, with the columns `by` and
@@ -316,7 +316,7 @@ def box_statistics(
         - `p2`, `p9`, `p50`, `p91`, `p98`, `minimum`, `maximum`;
         - `median_low`, `median_high`: the 95% interval of the median; an end is NaN if the sample
           is too small for it;
-        - `sample`: the population that the interval generalizes over, such as "23 models";
+        - `sample`: the sample behind the interval, as text, such as "23 models";
         - `outliers`: the number of values beyond the whiskers;
         - `values`: the values, ascending.
     """
@@ -359,7 +359,7 @@ def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[s
     Args:
         group: The points of the group, one per row.
         metric: Column of the values.
-        unit: What counts as one observation in the interval of the median.
+        unit: Sampling unit of the interval of the median: "crossed", "model" or "point".
     """
     numbers = group[metric].to_numpy(dtype="float64", na_value=np.nan)
     group = group.assign(value=numbers)

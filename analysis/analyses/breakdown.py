@@ -54,7 +54,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownOptions(Options):
-    """Options of the command `breakdown`: what counts as one observation in intervals."""
+    """Options of the command `breakdown`: the sampling unit of confidence intervals."""
 
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -74,7 +74,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
 
     Args:
         frame: Runs, one per row.
-        options: What counts as one observation in intervals, and whether to pool runs.
+        options: The sampling unit of confidence intervals, and whether to pool runs.
 
     Returns:
         The result. Its table is the first return value of `measure_shares`.
@@ -261,8 +261,8 @@ def measure_shares(
 
     Args:
         points: Measured points, one per row. Points without a profile are ignored.
-        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
-            "model" (models, at fixed batch sizes) or "point".
+        unit: Sampling unit of the confidence intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point" (single configurations).
 
     Returns:
         The shares, and the points that have a profile. The shares have a row for each level, group
@@ -273,10 +273,11 @@ def measure_shares(
         - `name`: the category or type of operation;
         - `points`, `models`: the numbers of points and models in the group;
         - `median`, `low`, `high`: the median share with its 95% interval, NaN if the sample is too
-          small; a profile without the name has the share 0;
-        - `sample`: the population that the interval generalizes over, such as "23 models";
+          small; the share is 0 in a profile without this category or type;
+        - `sample`: the sample behind the interval, as text, such as "23 models";
         - `q25`, `q75`: the quartiles;
-        - `remaining`: the median, over points, of the total share of all smaller names.
+        - `remaining`: the median, over points, of the share that is left after this kind of
+          operation and all kinds in earlier rows of the group.
 
     Raises:
         ParadnnError: If no point has a profile.
@@ -318,7 +319,7 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
         rows: Profiled points of the group.
         level: "category" or "type".
         columns: Columns of `rows` with the shares of this level.
-        unit: What counts as one observation in intervals.
+        unit: Sampling unit of the intervals of medians: "crossed", "model" or "point".
     """
     shares = rows[columns].astype("float64").dropna(how="all").fillna(0.0)
     shares = shares.loc[:, shares.any()]

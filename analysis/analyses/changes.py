@@ -202,7 +202,9 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
 
 
 def _default_label_column(frame: pd.DataFrame) -> str:
-    """Return the first default column that has a value: the commit, else the start time.
+    """Return the column that labels sessions by default: the commit, else the start time.
+
+    A column without any value is skipped.
 
     Args:
         frame: Runs, one per row.
@@ -367,7 +369,7 @@ def _splits(
     Args:
         logs: (n,) logarithms of the metric in the segment, one per session.
         begin: Position of the first value of the segment in the series.
-        draws: Number of permutations.
+        draws: Number of random permutations of each test.
         holm_factor: Factor on the p-values that corrects for the number of series.
 
     Yields:

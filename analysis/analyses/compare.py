@@ -242,8 +242,8 @@ def compare_points(
         on: Columns that identify a point; None for the default of `pair`.
         rate: False discovery rate of the verdicts on cells, from 0 to 1.
         margin: Largest relative difference that counts as equal, such as 0.05.
-        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
-            "model" (models, at fixed batch sizes) or "point".
+        unit: Sampling unit of the confidence intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point" (single configurations).
     """
     cells = pair(a, b, metric, on)
     # Remove the attrs while judging, because pandas would copy them with every slice.

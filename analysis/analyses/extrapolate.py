@@ -1,11 +1,13 @@
 """`extrapolate`: predict the step time of measured models on another device from its kernels.
 
-The method is CANDLE's. The profile of a step on one host states the share of matrix products in the
-time. The layers of the model give the sizes of these products. Timings of single operations
-(kernels) on the other device predict the time of each operation there. They are measured with
-paradnn.train -m experiment=kernels, or come from the atlas of published timings. The sum of the
-predicted times is the step time. With --examples, the analysis derives the time of an epoch, of a
-run with --epochs, and the runs per day of --nodes. If the same point was measured on the other
+The method is that of CANDLE (Stevens, "Performance and benchmarking of deep learning"). The profile
+of a step on one host states the share of matrix products in the time. The layers of the model give
+the sizes of these products. Timings of single operations (kernels) on the other device predict
+the time of each operation there. They are measured with paradnn.train -m experiment=kernels, or
+come from the atlas of published timings. The sum of the predicted times is the step time.
+
+With --examples, the analysis also derives the time of an epoch, the time of a run of --epochs
+epochs, and the number of runs per day on --nodes nodes. If the same point was measured on the other
 device, the error of the prediction is stated. The other device may be the host itself; this checks
 the prediction against the measurement.
 """

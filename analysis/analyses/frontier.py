@@ -1,10 +1,10 @@
 """`frontier`: find the choices of platform and configuration that no other choice beats.
 
-Choices that do the same work are compared in two quantities: cost, and latency or accuracy. Without
-prices, throughput replaces cost. Latency is a quantile over served queries or, in a closed loop,
-the median over batches. --x and --y select any two metrics that have a better direction (higher or
-lower), such as the tokens per second of the system and of one user. With --limit, the output also
-recommends a choice.
+Choices that do the same work (a task) are compared in two quantities: cost, and latency or
+accuracy. Without prices, throughput replaces cost. Latency is a quantile over served queries or, in
+a closed loop, the median over batches. --x and --y select any two metrics that have a better
+direction (higher or lower), such as the tokens per second of the system and of one user. With
+--limit, the output also recommends a choice.
 
 A choice beats another choice if it is no worse in both quantities and better in at least one
 (Pareto dominance). A choice is beaten if the measurements show that another choice beats it. It is
@@ -179,6 +179,8 @@ def _paragraphs(
 ) -> Iterator[Paragraph]:
     """Yield a paragraph per task in `described`, and remarks about all tasks.
 
+    A task is work that several choices do, and a choice is a platform with a configuration.
+
     Args:
         described: The first tasks of `by_size`, which get a paragraph each.
         by_size: All tasks, the task with the most choices first.
@@ -216,6 +218,7 @@ def _answer(
 ) -> AnalysisAnswer:
     """Return the answer for the task with the most choices.
 
+    A task is work that several choices do, and a choice is a platform with a configuration.
     The answer recommends a choice if limits are given. Otherwise it names the best choice in each
     quantity.
 
@@ -240,7 +243,7 @@ def _best(front: Frontier, currency: str) -> str:
     """Return a sentence that names the best choice in each quantity, with its value and interval.
 
     Args:
-        front: The choices of a task.
+        front: The choices (platforms with a configuration) that do the same work.
         currency: Currency of the costs.
     """
     best = []
@@ -260,7 +263,7 @@ def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) 
     states both.
 
     Args:
-        row: Row of the choice in `Frontier.table`.
+        row: Row of the choice (platform and configuration) in `Frontier.table`.
         metric: Column of the metric.
         expected: The corrected value, from `Frontier.expected`.
         currency: Currency of the costs.
@@ -305,7 +308,7 @@ def _quantity(row: pd.Series, metric: str, currency: str, *, interval: bool = Tr
     """Return the name and value of a metric of a choice, as text.
 
     Args:
-        row: Row of the choice in `Frontier.table`.
+        row: Row of the choice (platform and configuration) in `Frontier.table`.
         metric: Column of the metric.
         currency: Currency of the costs.
         interval: Whether the text includes the interval of the value.
@@ -321,7 +324,7 @@ def _interval(row: pd.Series, metric: str) -> str:
     """Return the interval of a metric of a choice, as text; empty for an exact value.
 
     Args:
-        row: Row of the choice in `Frontier.table`.
+        row: Row of the choice (platform and configuration) in `Frontier.table`.
         metric: Column of the metric.
     """
     low = row[f"{metric}_low"]
@@ -355,7 +358,7 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
     satisfy them. If no choice may satisfy them, it names the choice that is nearest to the limits.
 
     Args:
-        front: The choices of a task.
+        front: The choices (platforms with a configuration) that do the same work.
         limits: Upper limit by metric, or lower limit if more is better.
         currency: Currency of the costs.
     """
@@ -692,6 +695,8 @@ def _frontier(
 class _Choices(NamedTuple):
     """The choices of a task for which all metrics are known.
 
+    A task is work that several choices do, and a choice is a platform with a configuration.
+
     Attributes:
         table: A row per choice, with its name and its metrics.
         parts: The runs of each choice, in the order of `table`.
@@ -709,8 +714,11 @@ class _Choices(NamedTuple):
 def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) -> _Choices:
     """Estimate the metrics of each choice, and omit the choices that lack a metric.
 
+    A choice is a platform with a configuration.
+
     Args:
-        task: Work that all choices do, with the columns in which choices differ.
+        task: The work that all choices do, such as serving one model. `task.varies` has the columns
+            in which choices differ.
         rows: The runs of the task.
         metrics: Metrics that a choice needs.
 
@@ -753,8 +761,8 @@ def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) ->
 def _number_duplicates(choices: pd.Series) -> pd.Series:
     """Return the names of choices, made unique by a number, such as "V100, environment 2".
 
-    Only names that several choices share get a number. These choices differ only in their
-    environment.
+    A choice is a platform with a configuration. Only names that several choices share get a number.
+    These choices differ only in their environment.
 
     Args:
         choices: Names of the choices.
@@ -766,10 +774,10 @@ def _number_duplicates(choices: pd.Series) -> pd.Series:
 def _quantities(
     task: Task, rows: pd.DataFrame, requested: tuple[str | None, str | None]
 ) -> tuple[str, str]:
-    """Return the metrics of the two quantities of a task.
+    """Return the two metrics in which the choices of a task are compared.
 
     Args:
-        task: Work that all choices do.
+        task: The work that all choices (platforms with a configuration) do.
         rows: The runs of the task.
         requested: The values of --x and --y; None for the default metric of the task.
 
@@ -797,10 +805,10 @@ def _dominance_over_sessions(
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
     """Return which choices beat which other choices, allowing for session effects.
 
-    Rates and times are compared by logarithms. The variance of a difference has two parts: the
-    noise of both choices within their sessions, and the effects of sessions that the choices do not
-    share. A prior, updated with the repeated sessions of the choices, gives the variance of a
-    session effect. Exact values, such as a rate that a schedule set, and qualities (accuracies and
+    A choice is a platform with a configuration. Rates and times are compared by logarithms. The
+    variance of a difference has two parts: the noise of both choices within their sessions, and the
+    effects of sessions that the choices do not share. A prior, updated with the repeated sessions
+    of the choices, gives the variance of a session effect. Exact values, such as a rate that a schedule set, and qualities (accuracies and
     fractions) have no session effects.
 
     All statements hold simultaneously with 95% confidence. They follow from the signs of the
@@ -871,7 +879,7 @@ def _dominance_over_sessions(
 
 @dataclass(frozen=True, eq=False)
 class _Differences:
-    """Differences between n choices in a measured quantity.
+    """Differences between n choices (platforms with a configuration) in a measured quantity.
 
     Attributes:
         differences: (n, n) logarithm of choice i's value minus logarithm of choice j's value.
@@ -920,6 +928,8 @@ class _Differences:
 @dataclass(frozen=True)
 class _Scatter:
     """Scatter of one metric between runs and between sessions, from all choices of a task.
+
+    A choice is a platform with a configuration, and the choices of a task do the same work.
 
     Attributes:
         runs: For each choice, the posterior variance of the logarithm of the metric between runs in
@@ -1042,9 +1052,10 @@ def _expected_best(
 
 
 def _session_variance_of_choices(parts: Sequence[pd.DataFrame], metric: str) -> np.ndarray:
-    """Return the variance of each choice's session effects, relative to the mean over choices.
+    """Return the variance that session effects add to each choice's difference from the mean.
 
-    The variances are 0 if all choices have the same share of their runs in each session.
+    A choice is a platform with a configuration, and the mean is over all choices. The variances are
+    0 if all choices have the same share of their runs in each session.
 
     Args:
         parts: (n,) the runs of each choice.
@@ -1178,7 +1189,7 @@ def _draw(
     beaten choices. The color shows the platform. Error bars are simultaneous confidence intervals.
 
     Args:
-        by_size: All tasks, the task with the most choices first.
+        by_size: All tasks (work that several choices do), the task with the most choices first.
         limits: Limits by metric, drawn as dashed lines.
         currency: Currency of the costs.
     """

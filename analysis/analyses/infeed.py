@@ -72,7 +72,7 @@ class InputBoundSummary(NamedTuple):
             - `_low` and `_high` of `gain` and `cores`: the ends of their 95% intervals.
         share: Share of the points that are input-bound.
         median: Median wait, as a share of the step.
-        sample: The population that the intervals generalize over, such as "23 models".
+        sample: The sample behind the intervals, as text, such as "23 models".
         gain: Median gain; None if it was not measured.
         cores: Median number of cores; None if it was not measured.
     """
@@ -101,8 +101,8 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
 
     Args:
         frame: Runs, one per row.
-        options: The share of the step above which a point is input-bound, and what counts as one
-            observation in intervals.
+        options: The share of the step above which a point is input-bound, and the sampling unit of
+            confidence intervals.
 
     Returns:
         The result. Its table has the points of all summaries (`InputBoundSummary.points`), the
@@ -224,7 +224,7 @@ def input_waits(
 
     Args:
         frame: Runs, one per row.
-        options: The threshold, what counts as one observation in intervals, and whether to pool.
+        options: The threshold, the sampling unit of confidence intervals, and whether to pool runs.
 
     Returns:
         The summaries, and an InsufficientData with the reason for each group without data.
@@ -276,7 +276,7 @@ def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
     Args:
         points: Points, one per row. They need not have the column.
         name: The column.
-        unit: What counts as one observation in the interval.
+        unit: Sampling unit of the interval of the median: "crossed", "model" or "point".
     """
     if name not in points or not points[name].notna().any():
         return None

@@ -87,7 +87,7 @@ class PredictOptions(Options):
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield a report section for each map that has many unmeasured points."""
+    """Yield a report section for each heat map that has many unmeasured points."""
     for names, x, y in choose_axes(rows):
         if y and is_sparse(rows[rows["family"].isin(names)]):
             options = PredictOptions(x=x, y=y)
@@ -501,7 +501,7 @@ class _Predictor:
         metric: The metric, a key of `PREDICTABLE`.
 
     Raises:
-        InsufficientData: If no step time follows from the metric of some run.
+        InsufficientData: If the step time of a run cannot be computed from its metric.
     """
 
     def __init__(self, runs: pd.DataFrame, metric: str) -> None:

@@ -116,7 +116,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     Args:
         frame: Runs, one per row.
         options: The id of a profiled run whose operations are shown (None for models), the column
-            that colors the marks, and what counts as one observation in intervals.
+            that colors the marks, and the sampling unit of confidence intervals.
 
     Returns:
         A result with the points of `analysis.roofs.PlacedModels`. If `operations` is given, an
@@ -183,7 +183,8 @@ def _answer(placed: PlacedModels, unit: Unit) -> AnalysisAnswer | None:
 
     Args:
         placed: The models under their roofs.
-        unit: What counts as one observation in the interval.
+        unit: Sampling unit of the interval of the share of memory-bound points: "crossed", "model"
+            or "point".
     """
     known = placed.points[placed.points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
@@ -220,8 +221,8 @@ def draw_roofline(
     """Draw models by arithmetic intensity and FLOP rate, with a panel per device and precision.
 
     Panels of one device have the same scales, and show the roofs of the device at other precisions
-    in gray. Bars are the intervals of the rates; for traces, they are the range over the captures
-    of a run.
+    in gray. Bars are the intervals of the rates. If the rate is from a trace, its bar is the range
+    over the captures of the run.
 
     Args:
         points: The points of `analysis.roofs.PlacedModels`.

@@ -126,7 +126,11 @@ class Scaling(NamedTuple):
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield report sections over hosts and devices if they vary, else over threads."""
+    """Yield a report section each for scaling over hosts and over devices, if their counts vary.
+
+    If neither count varies, there is one section: over threads if their count varies, else with
+    the default options.
+    """
     devices, hosts, threads = (
         name in rows and rows[name].nunique() > 1
         for name in ("devices", "hosts", "platform.threads")

@@ -123,13 +123,13 @@ class Fit(GroupKey):
     Attributes:
         regression: The fitted regression.
         weights: The weights of the regression, a row per term, the largest absolute weight first.
-            Further columns are `p_adjusted`, those of `doublings`, and `verdict`. `p_adjusted` is
-            the p-value adjusted for the number of terms. The columns of `doublings` are NaN if the
-            term is an indicator of a text value, or the metric is not positive. `verdict` is
-            "depends", "values differ" (the metric differs between values, but no slope is shown),
-            "not shown", "undecided (sessions)" or "undecided (order)". A verdict is undecided if
-            the interval includes 0 only because the interval allows for session effects or for
-            drift.
+            Further columns are `p_adjusted`, `verdict`, and those of the function `doublings`.
+            `p_adjusted` is the p-value adjusted for the number of terms. The columns of `doublings`
+            state the factor per doubling of a hyperparameter. They are NaN if the term is an
+            indicator of a text value, or the metric is not positive. `verdict` is "depends",
+            "values differ" (the metric differs between values, but no slope is shown), "not shown",
+            "undecided (sessions)" or "undecided (order)". A verdict is undecided if the interval
+            includes 0 only because the interval allows for session effects or for drift.
         constant: Values of hyperparameters without variation, by hyperparameter.
         paragraph: The findings as text.
         sample: The sampled units as text, such as "23 models and 9 batch sizes".
@@ -336,7 +336,7 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 def _with_elasticities(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
     """Return the runs with additional columns for the elasticities of the throughput.
 
-    The elasticities are NaN for runs without measured and explained times.
+    The elasticities are NaN for runs without a measured time that the fitted model explains.
 
     Args:
         frame: One row per run.
@@ -354,8 +354,8 @@ def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
 
     Args:
         rows: The runs, with their elasticities.
-        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
-            "model" (models, at fixed batch sizes) or "point".
+        unit: Sampling unit of the confidence intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point" (single configurations).
 
     Returns:
         Columns: `group`, `runs` (number of runs), `largest` (name of the elasticity with the
@@ -624,8 +624,8 @@ class _FitInputs(NamedTuple):
             then logarithms, too.
         numeric: Names of the numeric hyperparameters, which can be replaced by their logarithms.
         levels: Which points share a level, such as a model or a batch size.
-        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
-            "model" (models, at fixed batch sizes) or "point".
+        unit: Sampling unit of the confidence intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point" (single configurations).
         when: Times at which the points were measured; None if unknown.
         priors: Priors of the scatter between processes and sessions.
         constant: Values of constant hyperparameters, by hyperparameter.

@@ -115,8 +115,8 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
         The result. Its table has a row per device, column, value and family, and a row for all
         families (`all`) if there are several:
 
-        - `over`: the baseline: the requested value, else float32, graph, current or the oldest
-          version.
+        - `over`: the baseline: the requested value, else "float32", "graph", "current" or the
+          oldest version.
         - `pairs`: the number of points that both sides ran.
         - `mean` (geometric), `median` and `p90` of the speedups with 95% intervals (`_low`,
           `_high`).
@@ -447,7 +447,7 @@ def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
 
     Args:
         pairs: The pairs of the value and the baseline, from `_pairs_with_baseline`.
-        unit: What counts as one observation in intervals.
+        unit: Sampling unit of the confidence intervals: "crossed", "model" or "point".
     """
     first = pairs.iloc[0]
     names = {

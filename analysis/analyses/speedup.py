@@ -305,8 +305,8 @@ def pair_points(
         on: Columns that identify a point; None for the default of `pair`.
         carry: Numeric columns to keep, as medians over the runs of a point.
         terms: Hyperparameters of the regression; None for all.
-        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
-            "model" (models, at fixed batch sizes) or "point".
+        unit: Sampling unit of the confidence intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point" (single configurations).
 
     Raises:
         ConfigError: If `pair` rejects the sides, or no pair has a term.
@@ -329,8 +329,8 @@ def summarize(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
 
     Args:
         pairs: A row per point that both sides measured, as `pairing.pair` returns them.
-        unit: What counts as one observation in intervals: "crossed" (models and batch sizes),
-            "model" (models, at fixed batch sizes) or "point".
+        unit: Sampling unit of the confidence intervals: "crossed" (models and batch sizes),
+            "model" (models, at fixed batch sizes) or "point" (single configurations).
 
     Returns:
         A row per family, and a last row for "all" unless there is exactly one family. The columns
@@ -352,7 +352,7 @@ def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Uni
         family: Name of the family.
         rows: Pairs of points of the family.
         terms: Hyperparameters of the regression; None for all that vary.
-        unit: What counts as one observation in intervals.
+        unit: Sampling unit of the intervals of weights: "crossed", "model" or "point".
     """
     if terms is None:
         columns = hyperparameters(rows)

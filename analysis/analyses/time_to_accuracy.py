@@ -93,7 +93,8 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     Returns:
         The result. Its table has a row per setting and platform:
 
-        - `family`, `platform`, `choice`, `batch_size`: the setting.
+        - `family`, `platform`, `batch_size`, `choice`: the setting. `choice` is a text with the
+          other settings in which the runs of the family differ.
         - `runs`, `reached`: the number of runs, and the number of runs that reached the target.
         - `seconds`, `epochs`: the score, with its 95% interval (`_low`, `_high`).
         - `is_upper_bound`: whether all runs that reached the target did so in their first epoch. If
@@ -232,7 +233,8 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
 def _speedups(scores: pd.DataFrame) -> pd.Series:
     """Return the speedup of each setting relative to the smallest batch size with a score.
 
-    Batch sizes are compared within a family, platform and choice. Upper bounds have no speedup.
+    Batch sizes are compared within a family, platform and `choice` (the other settings, as text).
+    Upper bounds have no speedup.
 
     Args:
         scores: The scores, one row per setting and platform.
@@ -406,10 +408,10 @@ def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _distinguishing_columns(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return a subset of the columns that distinguishes the same settings as all columns.
+    """Return a subset of some columns that still distinguishes all settings of the runs.
 
-    Names, such as the name of an optimizer, have precedence, so that the defaults that a name
-    implies are not listed.
+    Columns of names, such as `optimizer.name`, have precedence. A column whose value follows from
+    such a name, such as a default of the optimizer, is then omitted.
 
     Args:
         rows: The runs of a family.

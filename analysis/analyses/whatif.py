@@ -112,7 +112,8 @@ class _Scenario(NamedTuple):
         change: Factors on the arithmetic rate, bandwidth, overhead and memory. If `device` is not
             empty, the ratios of the ceilings of the devices replace the factors on arithmetic rate
             and bandwidth.
-        device: Name of the device after the upgrade; empty if the upgrade consists of factors only.
+        device: Name of the upgraded device, which replaces the present one; empty if the upgrade
+            consists of factors only.
     """
 
     change: HardwareChange
@@ -134,7 +135,7 @@ class _Scenario(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the device after the upgrade, or else the factors, such as "2x bandwidth"."""
+        """The name of the upgraded device, or else the factors, such as "2x bandwidth"."""
         return self.device or self.change.label
 
 
@@ -146,7 +147,8 @@ class _Change(NamedTuple):
         peak: Arithmetic rate after the upgrade / before it.
         bandwidth: Memory bandwidth after the upgrade / before it.
         overhead: Overhead of an operation after the upgrade / before it.
-        device: Name of the device after the upgrade; empty if the user gave factors.
+        device: Name of the upgraded device, which replaces the present one; empty if the user gave
+            factors.
         source: Source of the ratios between the two devices: "measured ceilings" or
             "specifications"; empty if the user gave factors.
     """
@@ -170,7 +172,7 @@ class _Change(NamedTuple):
         """Return the gains of this upgrade with their uncertainty.
 
         The uncertainty is estimated from pairs of real devices, without the pairs that include the
-        device after the upgrade.
+        upgraded device.
         """
         from paradnn.forecast.generations import (
             built_pairs,
@@ -312,7 +314,7 @@ def _upgrade_result(
 
     Args:
         prediction: The predicted speedups.
-        others: Points of the device after the upgrade; may be empty.
+        others: Points that were measured on the upgraded device; may be empty.
         scenario: The upgrade.
         points: All points of the device before the upgrade, including those that failed.
         pooled: How pooled runs differ, as text; empty if no heterogeneous runs were pooled.
@@ -345,7 +347,8 @@ def _comparison_result(
 
     Args:
         predictions: The predicted speedups of each upgrade.
-        others: For each upgrade, the points of the device after the upgrade; may be empty.
+        others: For each upgrade, the points that were measured on the upgraded device; may be
+            empty.
         scenarios: The two upgrades.
         pooled: How pooled runs differ, as text; empty if no heterogeneous runs were pooled.
     """
@@ -466,7 +469,7 @@ def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
 
 
 def _other_device(frame: pd.DataFrame, scenario: _Scenario, store: Sequence[str]) -> pd.DataFrame:
-    """Return the points that were measured on the device after an upgrade.
+    """Return the points that were measured on the upgraded device.
 
     The result is empty if the upgrade consists of factors, or if no device or several devices in
     `frame` match its name.
@@ -496,7 +499,8 @@ def _predict(
 
     Args:
         points: The points to predict.
-        others: For each upgrade, the points of the device after the upgrade; may be empty.
+        others: For each upgrade, the points that were measured on the upgraded device; may be
+            empty.
         scenarios: The upgrades.
         store: Addresses of the stores from which profiles are read; empty for the default store.
 
@@ -572,7 +576,7 @@ def _changes(
 
     Args:
         points: Points of the devices before the upgrade.
-        others: Points of the device after the upgrade; may be empty.
+        others: Points that were measured on the upgraded device; may be empty.
         scenario: The upgrade, as the options describe it.
 
     Returns:
@@ -606,8 +610,8 @@ def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change
 
     Args:
         roof: Ceilings of the device before the upgrade.
-        others: Points of the device after the upgrade; may be empty.
-        scenario: The upgrade, which names the device after it.
+        others: Points that were measured on the upgraded device; may be empty.
+        scenario: The upgrade, which names the upgraded device.
 
     Raises:
         ConfigError: If the ceilings of either device are unknown.
@@ -665,7 +669,7 @@ def _common_peaks(old: Any, new: Any, precision: str) -> tuple[float, float]:
 
     Args:
         old: Peaks of the device before the upgrade, by precision.
-        new: Peaks of the device after the upgrade, by precision.
+        new: Peaks of the upgraded device, by precision.
         precision: The precision, such as "bfloat16".
     """
     names = ("float16", "bfloat16")
@@ -711,13 +715,13 @@ def _with_measured(
 ) -> pd.DataFrame:
     """Return the table of points with the additional columns `measured_speedup` and `inside`.
 
-    Both columns are missing for a point that was not measured on the device after the upgrade.
+    Both columns are missing for a point that was not measured on the upgraded device.
     `inside` states whether the predicted interval contains the measured speedup.
 
     Args:
         table: The table that `_table` returns.
         prediction: The prediction, with the points in their original order.
-        others: Points of the device after the upgrade; may be empty.
+        others: Points that were measured on the upgraded device; may be empty.
     """
     measured = _measured_speedups(prediction, others)
     by_run = dict(zip(prediction.points["run_id"], measured, strict=True))
@@ -733,11 +737,11 @@ def _measured_speedups(prediction: _Prediction, others: pd.DataFrame) -> pd.Seri
     """Return the measured speedup of each point, from one device to the other.
 
     The speedup is the step time on the device before the upgrade divided by the median step time on
-    the device after it. It is NaN for points that were not measured on both devices.
+    the upgraded device. It is NaN for points that were not measured on both devices.
 
     Args:
         prediction: The prediction, with the points on the device before the upgrade.
-        others: Points of the device after the upgrade; may be empty.
+        others: Points that were measured on the upgraded device; may be empty.
     """
     ok = others[is_ok(others)] if len(others) else others
     if not len(ok) or "step_time_ms" not in ok:
@@ -912,7 +916,7 @@ def _describe_sources(prediction: _Prediction) -> Iterator[str]:
 
 
 def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[str]:
-    """Yield the ratios between the devices after and before the upgrade, and their source.
+    """Yield the ratios of the upgraded device to the present device, and their source.
 
     Args:
         prediction: The prediction, with the ratios for each device and precision.

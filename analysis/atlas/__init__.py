@@ -180,7 +180,7 @@ class Atlas:
 
     @functools.cached_property
     def devices(self) -> dict[str, set[str]]:
-        """Names of the devices in alphabetical order, each with the set of words in lower case."""
+        """Names of the devices in alphabetical order -> the words of each name, in lower case."""
         names = sorted({group.device for group in self.groups})
         return {name: _words(name) for name in names}
 

@@ -368,9 +368,9 @@ def _answer(
 def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     """Return the points (combinations of values) that a command line names, in its order.
 
-    The keys "precision", "devices" and "parallel" are parsed here, all other keys as for the
-    driver. A precision may exist only for published weights, and the devices need not exist on this
-    machine.
+    The keys "precision", "devices" and "parallel" are parsed here, all other keys as in `paradnn
+    train`. The precision may be one that only published timings have, such as a precision of
+    weights. The devices need not exist on this machine.
 
     Args:
         words: KEY=VALUE words.

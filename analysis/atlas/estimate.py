@@ -617,9 +617,9 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
 
 
 def _experts_group(question: _Question) -> TimingGroup | None:
-    """Return the timings of the experts of a mixture, in the precision of the step.
+    """Return the timings of a mixture of experts (MoE), in the precision of the step.
 
-    Timings in the block format of this precision are the second choice.
+    The fallback is timings in the block format of this precision, such as "fp8_block".
 
     Args:
         question: The step, the device, and the timings to use.

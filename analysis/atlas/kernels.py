@@ -249,9 +249,10 @@ def _fullest_device(
 ) -> tuple[float, float]:
     """Return the load of the device with the most tokens, averaged over a few draws.
 
-    With a `skew` of 0 all experts have equal loads. Otherwise the loads of the experts are drawn
-    from a power law with that exponent, from 1 to four fifths of all tokens. If there are more
-    experts than choices, they are drawn from 0.01 to 2. No expert has more than all tokens.
+    With a `skew` of 0, all experts have equal loads. Otherwise, the loads of the experts are drawn
+    from a power law with that exponent, and scaled to a sum of `tokens` x `chosen`. The draws are
+    between 1 and four fifths of all tokens. If `tokens` x `chosen` is at most `count`, they are
+    between 0.01 and 2. No expert has more than all tokens.
 
     Args:
         tokens: Number of tokens of a step.

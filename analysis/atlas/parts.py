@@ -29,7 +29,7 @@ class StepPart:
     Attributes:
         name: Name of the part, such as "attention". Parts of the same name share one error.
         group: Timings of these operations, or of substitutes for them.
-        operations: The operations, as the group describes them.
+        operations: The operations, described as kernels of the kind that was timed.
         substitution: How the operations are predicted from substitutes, as text; empty if such
             operations were timed.
         is_overlapped: Whether the part may run at the same time as the backward pass.

@@ -39,7 +39,7 @@ def fc_columns(model: Model, batch: int) -> dict[str, int]:
 def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
     """Return a note if input and dispatch, not the device, determine a published step's time.
 
-    This is the case under two conditions. The step takes about as long as the fastest step with the
+    Two conditions must hold for this. The step takes about as long as the fastest step with the
     same batch size. The models that take this long differ at least tenfold in FLOPs.
 
     Args:

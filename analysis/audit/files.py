@@ -46,7 +46,8 @@ class Harness(NamedTuple):
     Attributes:
         read: Function that yields the measurements in a parsed file; nothing if a different harness
             wrote it.
-        file: The option of the harness that writes the file, or the name of the file, for messages.
+        file: For messages: the option with which the harness writes the file, or the name of the
+            file.
     """
 
     read: Callable[[Any], Reading]
@@ -151,10 +152,10 @@ def _too_large(path: Path) -> DataError:
 
 
 def _parse_documents(text: str) -> Iterator[tuple[Sequence[Any], bool]]:
-    """Yield the ways to read a text: first as JSON, then as plain text.
+    """Yield the documents in a text: first its JSON objects, then the text as a whole.
 
-    The first is used if the text contains JSON, possibly between other lines. The second is used if
-    there are other lines, or no JSON.
+    The JSON objects are yielded if there are any, possibly between other lines. The whole text is
+    yielded if it has other lines, or no JSON.
 
     Yields:
         The documents, and whether parts of the text were not read. The documents are the JSON

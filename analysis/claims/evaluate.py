@@ -75,9 +75,10 @@ class Data:
 
     @cached_property
     def operations(self) -> pd.DataFrame:
-        """A row per operation type and profiled run, with run_id, type and share of the time.
+        """The types of operation of profiled runs: a row per type and run.
 
-        If operation tables were read, their other columns are included.
+        The columns are run_id, type and share (of the time). If operation tables were read, their
+        other columns are included.
         """
         columns = [name for name in self.frame.columns if str(name).startswith(_SHARE_PREFIX)]
         runs = self.frame.iloc[:0]

@@ -98,7 +98,7 @@ def compare_populations(
 
 
 def _order_pair(first: Population, second: Population) -> tuple[Population, Population]:
-    """Return two populations in the order A, B.
+    """Return two populations (runs of one system each) in the order A, B.
 
     On the same device, A is the population that was measured later. Otherwise A is `first`.
     """

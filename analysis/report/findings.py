@@ -163,7 +163,7 @@ def _ask(
     *,
     name_systems: bool,
 ) -> Iterator[KeyFinding]:
-    """Yield what a function states about each population, as findings on a topic.
+    """Yield the sentences of a function on each population, as findings on a topic.
 
     Args:
         topic: The topic, one of `TOPICS`.
@@ -254,7 +254,11 @@ def _cost_range(rows: pd.DataFrame, metric: str, currency: str) -> str:
 
 
 def _fastest(population: Population) -> Answers:
-    """Yield a sentence on the highest throughput, and one on the highest FLOP rate."""
+    """Yield a sentence on the highest throughput, and one on the highest FLOP rate.
+
+    Args:
+        population: Runs of one system.
+    """
     points = population.points
     if points.empty:
         return
@@ -331,6 +335,9 @@ def _distance_to_roof(population: Population) -> Answers:
 
     This is so if the median configuration reaches less than `_FAR_FROM_ROOF` of the rate that the
     measured peak FLOP/s and memory bandwidth allow (its roof).
+
+    Args:
+        population: Runs of one system.
     """
     points = population.points
     shares = points.get("roofline_fraction", pd.Series(dtype=float)).astype("float64")
@@ -380,6 +387,9 @@ def _next_change(population: Population) -> Answers:
 
     If the largest batch size was the fastest, the next sweep has larger batch sizes. If no setting
     raised the throughput, the next sweep varies a setting that was not varied.
+
+    Args:
+        population: Runs of one system.
     """
     points = population.points
     if population.is_published or points.empty:
@@ -591,6 +601,9 @@ def _memory_limit(population: Population) -> Answers:
     For each model family with such configurations, it names the smallest of them and the largest
     that ran. If every configuration fit, the sentence states the largest memory that one of them
     used.
+
+    Args:
+        population: Runs of one system.
     """
     rows = population.rows
     ok = is_ok(rows)
@@ -626,7 +639,11 @@ def _relative_size(rows: pd.DataFrame) -> pd.Series:
 
 
 def _trust(population: Population) -> Answers:
-    """Yield sentences on the reliability of measurements: doubtful points, intervals, a remedy."""
+    """Yield sentences on the reliability of measurements: doubtful points, intervals, a remedy.
+
+    Args:
+        population: Runs of one system.
+    """
     rows = select_rows(population.rows, is_ok(population.rows))
     if rows.empty:
         return

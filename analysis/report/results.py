@@ -587,7 +587,7 @@ def have_contended_ceilings(rows: pd.DataFrame) -> bool:
 
 
 def _describe_period(population: Population) -> str:
-    """Return the time (UTC) of the first and the last run of a population, to the minute."""
+    """Return the time (UTC) of the first and the last run of a system, to the minute."""
     if population.is_published:
         return "not published"
     started = population.rows["start_time"].dropna()
@@ -598,7 +598,7 @@ def _describe_period(population: Population) -> str:
 
 
 def _describe_protocol(population: Population) -> str:
-    """Return the timing protocol of a population as text; empty if it is unknown."""
+    """Return the timing protocol of the runs of a system as text; empty if it is unknown."""
     if population.is_published:
         return "one value per point, without an interval (docs/validation/published-data.md)"
     parts = []

@@ -112,7 +112,8 @@ def log_run(  # noqa: PLR0913 - one keyword per part of a run
         tags: Tags with which the run is created.
         span: Start and end of the run in Unix milliseconds.
         params: Params of the run; None for none.
-        metrics: Name without a prefix, value, Unix millisecond and step of each metric.
+        metrics: Name (before `stored_name`), value, time in Unix milliseconds, and step of each
+            metric.
         last: Tags that are written last, such as the outcome; None for none.
         files: Folder with the files of the run; None for no files.
         status: Status of the run.
