@@ -167,6 +167,8 @@ def _best_value(values: pd.Series, is_sound: np.ndarray) -> float:
 def _read_ceilings(rows: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
     """Return the successful measurements of ceilings, one row each; possibly none.
 
+    The ceilings are the peak FLOP/s and the memory bandwidth of a device.
+
     Args:
         rows: Runs, whose experiments are searched for the measurements.
         store: Addresses of the stores; empty for the default store.

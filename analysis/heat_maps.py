@@ -223,7 +223,7 @@ def _resolve_metric(frame: pd.DataFrame, metric: str | None) -> str:
 
 
 def _has_content(rows: pd.DataFrame, metric: str) -> bool:
-    """Return whether a map of these runs would show any value of the metric, or any outcome."""
+    """Return whether a heat map of these runs would show anything: a metric value or a failure."""
     ran = is_ok(rows)
     if not ran.any():
         return True

@@ -386,10 +386,15 @@ def summarize_types(operations: pd.DataFrame) -> pd.DataFrame:
         operations: The operations, as `place_operations` returns them.
 
     Returns:
-        One row per type, the most frequent first: type; operations; compute_bound, the number of
-        those that arithmetic limits; between_devices, whether they move bytes between devices;
-        lowest_intensity and highest_intensity (FLOP/B); roof_share (rate relative to the roofline),
-        the median; roof_share_best, the maximum; share, the median share of the time.
+        One row per type, the most frequent first. The columns are:
+
+        - `type`, and `operations`: their number;
+        - `compute_bound`: the number of operations that arithmetic limits;
+        - `between_devices`: whether the operations move bytes between devices;
+        - `lowest_intensity`, `highest_intensity`: arithmetic intensities in FLOP/B;
+        - `roof_share`, `roof_share_best`: the median and the maximum of the rate relative to the
+          roofline;
+        - `share`: the median share of the time.
     """
     rows = operations[operations["drawn"]]
     rows = rows.assign(

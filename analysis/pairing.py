@@ -368,7 +368,7 @@ def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> 
 
 
 def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
-    """Require that both sides have the metric and share no run.
+    """Require that both sides of a comparison, A and B, have the metric and share no run.
 
     Raises:
         ConfigError: If a side lacks the metric, or a run is on both sides.
@@ -398,7 +398,7 @@ def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
 
 
 def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Return the join columns in which the two sides share no value.
+    """Return the join columns in which the two sides, A and B, share no value.
 
     Args:
         matched: The matched runs, with the join columns.
@@ -421,7 +421,7 @@ def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tu
 
 
 def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
-    """Return the number of configurations in the model families that were dropped.
+    """Return how many configurations belong to the dropped model families.
 
     Args:
         rows: Runs of a side, before families were dropped.

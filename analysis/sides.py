@@ -72,7 +72,7 @@ _MIN_STATED_VARIANCE_SHARE = 0.1
 
 
 def side_option(side: str, prefix: str = "") -> Any:
-    """Return a dataclass field for the option with the conditions that select the runs of one side.
+    """Return a dataclass field for the option that selects the runs of one side of a comparison.
 
     Args:
         side: "A" or "B".
@@ -824,10 +824,10 @@ def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator
 
 
 def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence for each effect of order, position, drivers or protocol in the interval.
+    """Yield a sentence for each effect of order, position, drivers or protocol.
 
-    Drivers are the processes that run sweeps. Two of them may have measured the sides at the same
-    time.
+    The interval of the ratio of A to B allows for these effects. Drivers are the processes that run
+    sweeps. Two of them may have measured the sides at the same time.
 
     Args:
         contrast: The configurations that both sides measured.

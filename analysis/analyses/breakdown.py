@@ -153,8 +153,9 @@ def _sentences(
     """Yield a paragraph with the largest shares of each group, and remarks on the sample.
 
     Args:
-        shares: Rows of categories, or of types if there are no categories.
-        types: Rows of types if `shares` has rows of categories; otherwise empty.
+        shares: Rows of `measure_shares` for categories of operations, or for types of operations if
+            there are no categories.
+        types: Rows for types if `shares` has rows for categories; otherwise empty.
         points: All measured points.
         profiled: The measured points with a profile.
     """

@@ -338,7 +338,8 @@ def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the split of each row with the largest scaled energy distance.
 
     A split compares the first n values X of a row with the next m values Y. The scaled distance is
-    n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|). It is maximized over n and m.
+    n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|), where X' and Y' are independent copies of X
+    and Y. It is maximized over n and m.
 
     Args:
         rows: (rows, length) series of values, one per row.

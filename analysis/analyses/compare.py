@@ -202,10 +202,10 @@ def _describe_family(row: dict[Any, Any], word: str, margin: float, names: tuple
 def _describe_cells(
     cells: pd.DataFrame, options: CompareOptions, word: str, names: tuple[str, str]
 ) -> str:
-    """State the number of cells with each verdict.
+    """State the number of cells (points that both sides measured) with each verdict.
 
     Args:
-        cells: The cells, from `ComparedPoints.cells`.
+        cells: A row per point that both sides measured, from `ComparedPoints.cells`.
         options: The options of the command.
         word: Comparative for the better side, such as "faster".
         names: Names of sides A and B.
@@ -263,6 +263,8 @@ def compare_points(
 
 def _judge_cells(cells: pd.DataFrame, rate: float, margin: float) -> None:
     """Add the columns `p_adjusted` and `verdict` to the cells, in place.
+
+    A cell is a point (a combination of hyperparameter values) that both sides measured.
 
     Args:
         cells: Pairs of points, as `pair` returns them.

@@ -442,7 +442,8 @@ def _group_sentence(rows: pd.DataFrame, here: str) -> str:
     """State the range and the geometric mean of the ratios of one group of points.
 
     Args:
-        rows: Rows of the table that share platform, source, precisions and settings.
+        rows: Rows of the table of `compare_published` that share platform, source, precisions and
+            settings.
         here: Name of the measured device.
     """
     first = rows.iloc[0].to_dict()

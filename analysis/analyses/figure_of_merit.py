@@ -422,9 +422,12 @@ def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
         points: Points of the side, from `_points`.
 
     Returns:
-        Three values: the harmonic mean of the rates; the logarithm of the harmonic mean over points
-        of the geometric mean rate of each point; and the contribution of each point to the variance
-        of this logarithm.
+        Three values:
+
+        - the harmonic mean of the rates;
+        - the logarithm of a second harmonic mean, in which the rate of a point is the geometric
+          mean over its runs;
+        - the contribution of each point to the variance of this logarithm.
     """
     means = np.exp(points["log"].to_numpy())
     # The derivative of the logarithmic mean with respect to a point's logarithmic rate is the

@@ -808,8 +808,8 @@ def _dominance_over_sessions(
     A choice is a platform with a configuration. Rates and times are compared by logarithms. The
     variance of a difference has two parts: the noise of both choices within their sessions, and the
     effects of sessions that the choices do not share. A prior, updated with the repeated sessions
-    of the choices, gives the variance of a session effect. Exact values, such as a rate that a schedule set, and qualities (accuracies and
-    fractions) have no session effects.
+    of the choices, gives the variance of a session effect. Exact values, such as a rate that a
+    schedule set, and qualities (accuracies and fractions) have no session effects.
 
     All statements hold simultaneously with 95% confidence. They follow from the signs of the
     differences in two quantities. For each quantity, the probability that any sign is wrong is at
@@ -911,6 +911,8 @@ class _Differences:
 
     def order(self, sessions: Component) -> Ordering:
         """Return the order of the choices, with a correction for the number of pairs.
+
+        A choice is a platform with a configuration.
 
         Args:
             sessions: Variance (n, n) that session effects add to each difference. Differences
@@ -1032,7 +1034,7 @@ def _expected_best(
     """Return the value of the best choice, corrected for selection bias.
 
     Args:
-        values: (n,) value of each choice.
+        values: (n,) value of each choice (platform with a configuration).
         parts: (n,) the runs of each choice.
         metric: Column of the metric.
         runs: (n,) variance between runs (see `_Scatter.runs`).

@@ -143,6 +143,8 @@ def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
 def _answer(curves: Sequence[Curve], quantile: str) -> AnalysisAnswer:
     """State the latency and the knee of the policy that served the highest rate.
 
+    A policy is a combination of server settings.
+
     Args:
         curves: The curves of all policies.
         quantile: The quantile of the latency, such as "p99".
@@ -266,10 +268,10 @@ def _make_curve(task: str, name: str, runs: pd.DataFrame, metric: str, pooled: s
 
 
 def _searched_peaks(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the highest rate within each latency limit that runs searched for.
+    """Return the highest query rate that a search found within each latency limit.
 
     Args:
-        runs: Runs of one policy.
+        runs: Runs of one policy (combination of server settings).
 
     Returns:
         The table `Curve.peaks`: a row per limit, with the geometric mean over searches.
@@ -288,7 +290,7 @@ def _rate_row(rate: object, runs: pd.DataFrame, metric: str) -> dict[str, object
 
     Args:
         rate: Rate of the queries, in queries/s.
-        runs: Runs of one policy at this rate.
+        runs: Runs of one policy (combination of server settings) at this rate.
         metric: Column of the latency quantile in ms.
     """
     served = runs[runs["outcome"].eq("ok")]

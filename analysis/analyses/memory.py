@@ -88,8 +88,8 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
         options: Whether to pool runs of different environments or protocols.
 
     Returns:
-        The result. Its table has a row for each tried point, points at the edge first: family,
-        device, and the columns of `MemoryFrontier.points`.
+        The result. Its table has a row for each tried point, points at the memory limit first:
+        family, device, and the columns of `MemoryFrontier.points`.
 
     Raises:
         InsufficientData: If no group has points of different sizes.

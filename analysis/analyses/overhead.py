@@ -107,7 +107,8 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
 
     Args:
         frame: Runs of any outcome, one per row.
-        options: Whether to divide the wall time of drivers into layers instead.
+        options: Whether to divide the wall time of drivers (the processes that run sweeps) into
+            layers instead.
 
     Returns:
         The result. Its table has a row per phase: phase, runs, q25, median, q75 and total in
@@ -185,6 +186,8 @@ def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
 def _layers(runs: pd.DataFrame, spent: pd.DataFrame, options: OverheadOptions) -> Result:
     """Summarize the wall time of drivers by layer, for each launcher.
 
+    A driver is the process that plans and records a sweep.
+
     Args:
         runs: The runs that record phases.
         spent: Seconds of these runs: a row per run, a column per phase.
@@ -241,6 +244,8 @@ def layer_seconds(runs: pd.DataFrame, spent: pd.DataFrame) -> pd.DataFrame:
 def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
     """Return the mean seconds, and the share of the wall time, of each layer for each launcher.
 
+    A driver is the process that plans and records a sweep.
+
     Args:
         by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
 
@@ -272,8 +277,8 @@ def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
 def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
     """State, for each launcher, the share of a driver's wall time that the software stack uses.
 
-    The software stack is everything around the model's own work: the layers queue, launcher,
-    driver, import and store.
+    A driver is the process that plans and records a sweep. The software stack is everything around
+    the model's own work: the layers queue, launcher, driver, import and store.
 
     Args:
         by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
@@ -301,7 +306,8 @@ def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
 def _layer_sentences(by_driver: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence on the layers of the software stack, and one on each launcher's drivers.
 
-    The sentence on a launcher states the number of its drivers and their mean wall time.
+    A driver is the process that plans and records a sweep. The sentence on a launcher states the
+    number of its drivers and their mean wall time.
 
     Args:
         by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.
@@ -315,6 +321,8 @@ def _layer_sentences(by_driver: pd.DataFrame) -> Iterator[str]:
 
 def draw_layers(by_driver: pd.DataFrame) -> drawing.Figure:
     """Draw the mean seconds of a driver by layer, as a stacked bar for each launcher.
+
+    A driver is the process that plans and records a sweep.
 
     Args:
         by_driver: Seconds of each driver by layer, as `layer_seconds` returns them.

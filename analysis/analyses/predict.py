@@ -419,7 +419,7 @@ def complete(
         pool: Whether to pool runs of different environments or protocols.
 
     Raises:
-        ConfigError: If the metric does not follow from the step time.
+        ConfigError: If the metric cannot be computed from the step time.
         InsufficientData: If no group has at least 5 measured points and a grid of at least three
             points.
         SchemaError: If the runs of a family on a device differ in their environment or timing

@@ -331,7 +331,7 @@ def _sentences(placed: PlacedModels, groups: pd.DataFrame) -> Iterator[Paragraph
 
 
 def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[str]) -> Paragraph:
-    """State the verdicts of a group's points, and the share of the roof that they reach.
+    """State what limits the points of a group, and the share of the roof that they reach.
 
     Args:
         row: Row of the group in the table of `summarize_families`.
@@ -376,7 +376,7 @@ def _format_point(point: pd.Series) -> str:
 
 
 def _unexplained_remarks(points: pd.DataFrame) -> Iterator[str]:
-    """Yield remarks on points far below or above the roof, which the ceilings do not explain.
+    """Yield remarks on points whose rate is far below or above the roof of their device.
 
     Args:
         points: The points of one group, from `PlacedModels`.

@@ -629,8 +629,7 @@ class _FitInputs(NamedTuple):
         when: Times at which the points were measured; None if unknown.
         priors: Priors of the scatter between processes and sessions.
         constant: Values of constant hyperparameters, by hyperparameter.
-        bases: Base value of each text hyperparameter, which has no term. Every other value has a
-            term.
+        bases: Base value of each text hyperparameter. It has no term; every other value has one.
     """
 
     design: pd.DataFrame
@@ -838,7 +837,7 @@ def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> 
 
 
 def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterator[str]:
-    """Yield a sentence on the terms of each verdict.
+    """Yield a sentence for each verdict, on the terms that have it.
 
     Args:
         weights: The table `Fit.weights`.

@@ -191,7 +191,7 @@ class _Change(NamedTuple):
         return upgrade_between(self.ratios, pairs_without(self.device, built_pairs()))
 
     def upgrade_next_to(self, first: _Change) -> Upgrade:
-        """Return the gains of this upgrade with their uncertainty, for a comparison with another.
+        """Return the gains of this upgrade with their uncertainty, to compare two upgrades.
 
         The uncertainty is correlated with that of the gains of the first upgrade.
 
@@ -609,7 +609,7 @@ def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change
     proportional to the clock.
 
     Args:
-        roof: Ceilings of the device before the upgrade.
+        roof: Ceilings (peak arithmetic rate and memory bandwidth) of the device before the upgrade.
         others: Points that were measured on the upgraded device; may be empty.
         scenario: The upgrade, which names the upgraded device.
 
@@ -1007,7 +1007,7 @@ def _share(value: float) -> str:
 
 
 def describe_worth(points: pd.DataFrame, shares: pd.DataFrame) -> str:
-    """State for which points 1% more memory bandwidth speeds up more than 1% more arithmetic rate.
+    """State which points gain more from 1% more memory bandwidth than from 1% more arithmetic rate.
 
     The gain from a ceiling, as an elasticity of the throughput, is the share of the time that this
     ceiling limits. If a threshold of one hyperparameter classifies at least 90% of the points

@@ -185,7 +185,7 @@ class Atlas:
         return {name: _words(name) for name in names}
 
     def device_name(self, name: str, option: str = "--device") -> str:
-        """Return the atlas's name of a device, given a name by a user or a driver.
+        """Return the atlas's name of a device, given a name from a user or a device driver.
 
         Args:
             name: A name such as "NVIDIA H200" or "tpu v2".

@@ -154,7 +154,7 @@ def _answer_of(ranking: Ranking) -> AnalysisAnswer:
     """State which machine is the best for one kind of work.
 
     Args:
-        ranking: The ranked offers for this work.
+        ranking: The ranked offers (model configurations on a device at a price) for this work.
     """
     best = ranking.best
     points = len(ranking.offers)
@@ -212,7 +212,7 @@ def _unknown_sentence(offers: Sequence[Offer]) -> str:
     """State that no time is known, with the reason if it is the same for all offers.
 
     Args:
-        offers: Offers without a known time.
+        offers: Offers (model configurations on a device) without a known time.
     """
     offer = offers[0]
     machines = ", ".join(dict.fromkeys(offer.machine for offer in offers))
@@ -244,7 +244,7 @@ def _limits(offers: Sequence[Offer]) -> Iterator[str]:
     """Yield the limits of an answer: why times are unknown, and notes on known times.
 
     Args:
-        offers: All offers of the answer.
+        offers: All offers (model configurations on a device) of the answer.
     """
     known = [offer for offer in offers if offer.seconds is not None]
     too_large = [offer for offer in offers if offer.fits is False]
@@ -263,7 +263,7 @@ def _limits(offers: Sequence[Offer]) -> Iterator[str]:
 
 
 def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
-    """Yield further remarks on an answer.
+    """Yield further remarks on an answer, which compares model configurations on devices (offers).
 
     They concern changes of a device, missing prices, offers that no other offer beats, the job,
     launches of operations, and extrapolated times.
@@ -303,7 +303,7 @@ def _change_line(offer: Offer) -> str:
     """State the speedup of a step by a change of the device, with its interval.
 
     Args:
-        offer: An offer on a changed device, with a known speedup.
+        offer: A model configuration on a changed device, with a known speedup.
     """
     estimate = offer.estimate
     assert estimate.change_speedup is not None
@@ -323,7 +323,7 @@ def _job_line(offer: Offer) -> str:
     """State how long the whole job takes with an offer, and its cost if the price is known.
 
     Args:
-        offer: An offer with a known time, for a job of known size.
+        offer: A model configuration on a device, with a known time and job size.
     """
     assert offer.amount is not None
     assert offer.job_seconds is not None
@@ -344,7 +344,7 @@ def _by_text(
     """Yield each distinct text about the estimates of some offers, with the machines it concerns.
 
     Args:
-        offers: Offers, each with the estimated time of a step on a machine.
+        offers: Model configurations, each with the estimated time of a step on a machine.
         texts: Function that returns the texts for the estimate of one offer, such as its notes.
 
     Yields:
@@ -362,7 +362,7 @@ def _launch_line(offers: Sequence[Offer]) -> str:
     """State how much longer steps take if the framework launches operations one by one.
 
     Args:
-        offers: Offers with known times.
+        offers: Offers (model configurations on a device) with known times.
 
     Returns:
         A line that counts the offers with noticeably longer steps, by more than 10%. It gives the
@@ -425,7 +425,7 @@ def _cells(offers: Sequence[Offer]) -> pd.DataFrame:
     """Return the table that a terminal shows, a row per offer, without empty columns.
 
     Args:
-        offers: The offers, in the order of the rows.
+        offers: The offers (model configurations on a device), in the order of the rows.
     """
     rows = [_cell_row(offer, is_single=len(offers) == 1) for offer in offers]
     cells = pd.DataFrame(rows).fillna("")
@@ -526,6 +526,8 @@ def format_duration(seconds: float) -> str:
 def _draw(rankings: Sequence[Ranking]) -> drawing.Figure:
     """Draw the offers of each kind of work in a panel, with the batch sizes as points.
 
+    An offer is a model configuration on a device at a price.
+
     The vertical axis shows cost or throughput. The horizontal axis shows the time of a step, or for
     a generation the tokens per second of each user.
 
@@ -605,7 +607,7 @@ def _speed(offer: Offer) -> PositiveInterval:
     It is the milliseconds per step, or for a generation the tokens per second of each user.
 
     Args:
-        offer: The offer, with a known time.
+        offer: A model configuration on a device, with a known time.
     """
     assert offer.seconds is not None
     if offer.is_generation:
@@ -617,7 +619,7 @@ def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
     """Return the value of an offer on the vertical axis, with its interval.
 
     Args:
-        offer: The offer, whose cost or rate must be known.
+        offer: A model configuration on a device, whose cost or rate must be known.
         by_cost: Whether to return the cost of a million units instead of the units per second.
     """
     interval = offer.cost_per_million if by_cost else offer.rate

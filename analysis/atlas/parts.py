@@ -108,7 +108,7 @@ def _traffic_parts(
     count: int,
     is_kernel: bool,
 ) -> Iterator[StepPart]:
-    """Yield the part for the memory traffic in addition to that of the products.
+    """Yield the part for the memory traffic that is not traffic of products.
 
     Args:
         elementwise: Timings of elementwise kernels; None if the device has none.

@@ -171,9 +171,9 @@ def _parse_documents(text: str) -> Iterator[tuple[Sequence[Any], bool]]:
 def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
     """Return the JSON objects of a text, and whether parts of the text are not JSON.
 
-    A value starts at the beginning of the text, after another value, or at the beginning of a line.
-    If the only value is a list, its objects are returned. The objects of one session may be merged
-    into one (`_merge_messages`).
+    A JSON value may start at the beginning of the text, after another value, or at the beginning of
+    a line. If the only value is a list, its objects are returned. The objects of one session may be
+    merged into one (`_merge_messages`).
     """
     decoder = json.JSONDecoder()
     documents: list[Any] = []

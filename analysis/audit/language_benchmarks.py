@@ -276,11 +276,13 @@ def read_criterion(document: Any) -> Reading:
     """Read results of Criterion.rs or of `cargo bench`.
 
     Args:
-        document: Results from one of these sources: a file sample.json or estimates.json below
-            target/criterion; the messages of `cargo criterion --message-format=json`, under the key
-            `criterion`; or the output of `cargo bench`, under the key `text`. The two files contain
-            times in nanoseconds but no name of the benchmark. `with_name` must have added the name
-            under the key `name`.
+        document: Results from one of these sources:
+
+            - A file sample.json or estimates.json below target/criterion. It contains times in
+              nanoseconds, but not the name of the benchmark. `with_name` must have added the name
+              under the key `name`.
+            - The messages of `cargo criterion --message-format=json`, under the key `criterion`.
+            - The output of `cargo bench`, under the key `text`.
     """
     name = str(child(document).get("name", "?"))
     if "sampling_mode" in child(document):

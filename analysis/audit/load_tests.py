@@ -267,7 +267,7 @@ def _guidellm_latency(entry: Mapping[str, Any], statuses: Any) -> dict[str, Any]
     Here, one request is one observation.
 
     Args:
-        entry: The results of a load.
+        entry: The results of a load, such as a request rate.
         statuses: Statistics of the latency by status of the requests, such as `successful`.
     """
     summary = dict(child(statuses, "successful"))
@@ -289,9 +289,9 @@ def _guidellm_rate(
     ignored.
 
     Args:
-        full_name: Name of the rate with that of the load.
+        full_name: Name of the rate, with the name of the load.
         name: Name of the rate, such as "requests_per_second".
-        entry: The results of the load.
+        entry: The results of the load, such as a request rate.
         summary: Statistics of the rate over the successful requests.
 
     Returns:
@@ -318,7 +318,7 @@ def _guidellm_total(name: str, entry: Mapping[str, Any]) -> tuple[float, str]:
 
     Args:
         name: Name of the rate, such as "requests_per_second".
-        entry: The results of a load. Only its successful requests count.
+        entry: The results of a load, such as a request rate. Only its successful requests count.
 
     Returns:
         The number, NaN if unknown; and the noun, such as "output tokens".
@@ -338,7 +338,7 @@ def _guidellm_settings(document: Any, entry: Mapping[str, Any]) -> Reading:
 
     Args:
         document: The parsed report.
-        entry: The results of the first load.
+        entry: The results of the first load, such as a request rate.
     """
     data = child(document, "args").get("data") or child(entry, "request_loader").get("data")
     sources = children(child(document, "config", "spec"), "data")
@@ -357,7 +357,7 @@ def _guidellm_load(entry: Mapping[str, Any], position: int) -> str:
     """Name a load by its strategy and rate, so that only equal loads of two files are compared.
 
     Args:
-        entry: The results of the load.
+        entry: The results of the load, such as a request rate.
         position: Number of the load in the report, which is its name if the strategy is unknown.
     """
     strategy = (

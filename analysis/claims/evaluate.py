@@ -202,7 +202,7 @@ def paired_points(
 def paired_operations(
     data: Data, where: Conditions, a: Conditions, b: Conditions, operations: Conditions, metric: str
 ) -> pd.DataFrame:
-    """Return the operations that were profiled on both sides, A and B, as the table of `pair`.
+    """Return the operations that were profiled on both sides, A and B, as `pair` returns them.
 
     Operations are paired if they have the same type and belong to the same configuration.
 
@@ -537,8 +537,8 @@ def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
     """Return the variance of the logarithm of a metric due to differences between processes.
 
     The result is the variance of a single configuration. This is an upper bound for a quantile over
-    configurations, which averages the noise of those near it. The variance is 0 for a metric that
-    is not a speed.
+    configurations, which averages the noise of the configurations near the quantile. The
+    variance is 0 for a metric that is not a speed.
 
     Args:
         runs: The runs.

@@ -636,7 +636,7 @@ def _join_fitting(start: str, texts: Sequence[str], width: int) -> str:
 def _fit_table(
     cells: pd.DataFrame, limits: _TableLimits, *, keeps_constants: bool = False
 ) -> _FittingTable:
-    """Choose the columns to print: as many as fit of those whose values differ between rows.
+    """Choose the columns to print: of those whose values differ between rows, as many as fit.
 
     Args:
         cells: All cells, as text.

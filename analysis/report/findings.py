@@ -182,7 +182,7 @@ def _prefix(population: Population, *, name_systems: bool) -> str:
     """Return the text that precedes a finding: the name of the system and a colon, or nothing.
 
     Args:
-        population: The population.
+        population: Runs of one system.
         name_systems: Whether findings name the system, which they do if there are several.
     """
     if name_systems:

@@ -221,7 +221,7 @@ def points_from_words(
     """Return the configurations that the words of a command line define.
 
     For example, `model=fc model.nodes=32,64` defines two. The grammar, presets and checks of the
-    driver apply, so `experiment=paper_fc` works as well.
+    driver (the process that runs a sweep) apply, so `experiment=paper_fc` works as well.
 
     Args:
         words: The overrides, such as "model.nodes=32,64".
@@ -250,7 +250,7 @@ def points_from_words(
 
 
 def _compose_rows(words: Sequence[str], *, is_measured: bool) -> list[dict[str, str]]:
-    """Return the keys of each configuration that a command line defines, as the driver does.
+    """Return the keys of each configuration that a command line of a sweep defines.
 
     Args:
         words: The overrides.

@@ -224,6 +224,8 @@ def _read_rows(
 ) -> Iterator[Row]:
     """Yield runs of some stores, without the tags that only matter to their drivers.
 
+    A driver is the process that plans and records a sweep.
+
     Args:
         wanted: Ids of the runs.
         stores: Addresses of the stores; empty for the default store.
@@ -260,7 +262,9 @@ def _read_notes(reader: Any, experiments: Sequence[str]) -> dict[str, str | None
 
 
 def _read_files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of the files of a run, from a bundle, a folder or a server.
+    """Yield the names and contents of the files of a run.
+
+    The files are in a bundle (.zip file of runs), in a folder or on a server.
 
     Args:
         run: The run.
@@ -374,7 +378,7 @@ def _known_ids(tracking_uri: str | None, experiment: str) -> dict[str, str]:
 
 
 def _log_row(client: Any, experiment_id: str, row: Row, known_ids: Mapping[str, str]) -> str:
-    """Log one run of a bundle with its files, and return its new id.
+    """Log one run of a bundle (.zip file of runs) with its files, and return its new id.
 
     Args:
         client: An MlflowClient.
