@@ -446,7 +446,7 @@ def _legend_handles(maps: HeatMaps) -> list[Any]:
 def _draw_cell(
     axes: drawing.Axes, cell: Any, norm: drawing.Normalize, *, as_share: bool, text_width: float
 ) -> None:
-    """Draw a cell with its value, or if no configuration in it ran, with their outcome.
+    """Draw a cell with its value, or with the outcome of its configurations if none ran.
 
     Args:
         axes: The panel.

@@ -467,7 +467,7 @@ class _Match:
 
 
 class _Loss(NamedTuple):
-    """Numbers of lost and of kept replicates of a model family.
+    """Numbers of lost and of kept replicates of a model family, on both sides of a comparison.
 
     Attributes:
         lost: Number of failed or absent replicates of A, and of B.
@@ -566,7 +566,7 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
     Args:
         a: Runs of A.
         b: Runs of B.
-        keys: The join columns.
+        keys: The join columns, which identify a configuration.
     """
     columns = {}
     for name in keys:

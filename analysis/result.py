@@ -82,7 +82,7 @@ class Result:
         sources: Ids of the runs from which the result is computed.
         numbers: The table of results.
         answer: The main finding, with which text, report and JSON begin; None for no answer.
-        pooled: How runs differ in environment or protocol that were analyzed together on request;
+        pooled: How the runs that were pooled on request differ in environment or protocol, as text;
             empty if they do not differ.
         quality: Which runs the checks excluded or flagged; None if the analysis checks no runs.
         set_aside: Which runs the result is about if others differ in environment or protocol, and

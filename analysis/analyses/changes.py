@@ -48,7 +48,7 @@ _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesOptions(Options):
-    """Options of the command `changes`: the metric, the labels of sessions, and the source."""
+    """Options of the command `changes`: the metric, the labels of sessions, and the history."""
 
     metric: str = column_option("examples_per_second", "metric with positive values", "M")
     by: str | None = column_option(
@@ -106,11 +106,11 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
 
 
 def _parse_gate(line: bytes, metric: str) -> dict[str, Any]:
-    """Parse one line of a gate history.
+    """Parse one line of a history file that `paradnn gate --history` writes.
 
     Args:
         line: The line, in JSON.
-        metric: Name of the returned field that receives the ratio of the gate.
+        metric: Name of the returned field that receives the ratio of the commit to its base.
 
     Returns:
         The fields of the gate. The ratio is NaN if the gate failed.

@@ -506,7 +506,7 @@ def _predict(
 
     Raises:
         InsufficientData: If no point has a time and known work.
-        ConfigError: If the ceilings of a device are unknown.
+        ConfigError: If the peak arithmetic rate or memory bandwidth of a device is unknown.
     """
     every = measured_work(points, store)
     changes = [

@@ -260,7 +260,7 @@ def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
 
     Args:
         options: The parsed command line.
-        offer: A point on a device.
+        offer: A model configuration on a device.
 
     Returns:
         The size; None if the command line states no job.

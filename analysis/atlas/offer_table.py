@@ -477,7 +477,7 @@ def _format_three(value: float) -> str:
 def _seconds_format(interval: PositiveInterval) -> Callable[[float], str]:
     """Return a function that formats both ends of an interval of seconds in the same unit.
 
-    The unit is milliseconds if the lower end is that short.
+    The unit is milliseconds if `format_seconds` writes the lower end in them, else seconds.
 
     Args:
         interval: The interval in seconds.

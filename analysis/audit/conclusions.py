@@ -220,7 +220,7 @@ def _compare_conditions(
 
 
 def _compare_sessions(first: Sequence[Series], second: Sequence[Series]) -> AuditFinding:
-    """Compare one measured quantity on two sides.
+    """Compare one quantity between two sides, each measured in one or more sessions.
 
     Args:
         first: The quantity in each session of the first side.

@@ -29,7 +29,7 @@ class Bound:
     high: float = math.inf
 
     def answer(self, low: float, high: float) -> ClaimAnswer:
-        """Return whether a confidence interval supports that a number is within the bound.
+        """Return whether a confidence interval supports the claim that a number is in the bound.
 
         An interval within the bound supports the claim, and an interval outside refutes it. If the
         interval includes an end of the bound or is unknown (NaN), the claim is undecided.
