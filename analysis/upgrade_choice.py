@@ -48,7 +48,8 @@ class UpgradeChoice:
     Attributes:
         points: The p points (measured configurations), one row each.
         first: The first upgrade.
-        second: The second upgrade. Draws at the same position use the same sampled fit in both.
+        second: The second upgrade. Its sampled speedups and those of the first upgrade use the same
+            sample of the model's parameters at the same position.
     """
 
     points: pd.DataFrame

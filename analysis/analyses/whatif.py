@@ -1136,9 +1136,9 @@ def _draw_map(axes: drawing.Axes, prediction: _Prediction, rows: pd.DataFrame) -
 def speedup_grid(
     work: PointWork, groups: Sequence[FittedGroup], log_factors: np.ndarray
 ) -> np.ndarray:
-    """Return the geometric mean speedup for combinations of factors on both hardware rates.
+    """Return the mean speedup of all points for each pair of factors on two hardware rates.
 
-    The rates are the arithmetic rate and the memory bandwidth.
+    The rates are the arithmetic rate and the memory bandwidth. The mean is geometric.
 
     Args:
         work: The measured times.

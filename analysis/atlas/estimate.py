@@ -765,12 +765,14 @@ def _phase_of_layers(
 ) -> _Phase:
     """Return the work of one device in a phase of a step.
 
+    Text generation has two phases: the prompt, and one token. Other steps have a single phase.
+
     Args:
         question: The step, the device, and the timings to use.
         layers: Layers of the whole model.
         batch: Number of examples that the layers process.
-        tokens: Number of tokens that a mixture of experts routes; 0 without one. The kernels of
-            experts were timed separately.
+        tokens: Number of tokens that a mixture of experts routes to its experts; 0 for a model
+            without experts.
     """
     slots = 0
     product_mode = "inference"

@@ -166,7 +166,8 @@ def _fit_group(
     Args:
         kind: Kind of the kernels, such as "gemm".
         device: Name of the device.
-        row: The step to be estimated, as a mapping from configuration keys to values.
+        row: The step that the fit will estimate, as a mapping from configuration keys to values. It
+            names the framework and the precision of the kernels.
         operations: The n kernels.
         timings: Sizes and seconds of the kernels (n rows).
         noise: (n,) standard deviation of the logarithm of each time, due to measurement noise; NaN

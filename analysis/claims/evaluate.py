@@ -799,8 +799,8 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     weight does not change under monotone transformations of a term or the response (Iman and
     Conover, Technometrics 21, 1979).
 
-    A column that is not a hyperparameter, such as `parameters`, depends on all hyperparameters of
-    the model. If such a column is given, `batch_size` is the only hyperparameter that is added.
+    If a given column is no hyperparameter, such as `parameters`, then `batch_size` is the only
+    hyperparameter among the terms. The reason is that such a column depends on all others.
 
     Args:
         rows: The points (measured configurations).

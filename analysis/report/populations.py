@@ -284,11 +284,14 @@ def common_overrides(population: Population) -> Iterator[str]:
 
 
 def _preset_overrides(name: str, protocol: Mapping[str, str]) -> list[str]:
-    """Return the overrides that select a preset of `measure`, and set keys that differ from it.
+    """Return command-line overrides that reproduce a timing protocol.
+
+    The first override selects a preset of the group `measure`. Further overrides set the keys whose
+    values differ from the preset.
 
     Args:
         name: Name of the preset.
-        protocol: The values to obtain, as text: key without `measure.` -> value.
+        protocol: Key without the prefix `measure.` -> its value in the protocol, as text.
     """
     path = CONFIG / "measure" / f"{name}.yaml"
     preset = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -364,13 +364,14 @@ class Schedule:
 
     @cached_property
     def drift_weight(self) -> float:
-        """Variance that drifts within sessions add, divided by the variance of a session.
+        """Variance of the mean log ratio from drifts, divided by the variance of a session.
 
-        Only sessions that measured the sides in separate blocks have such a drift, which is modeled
-        as a Brownian motion W. F(t) is the share of A's runs minus the share of B's runs that were
-        measured up to time t. The drift adds the integral of F dW to the mean log ratio. The
-        variance of this integral is proportional to the integral of F^2 dt, and is limited to the
-        variance of two sessions.
+        A drift is a slow change of speed during a session. It matters only if a session measured
+        side A and side B in separate blocks. The model of a drift is a Brownian motion W(t).
+
+        Let F(t) be the share of A's runs up to time t, minus that of B's runs. A drift then adds
+        the integral of F dW to the mean log ratio. The variance of this integral is proportional to
+        the integral of F^2 dt. It is limited to the variance of two sessions.
         """
         if self.is_random or not np.isfinite(self.hours).all():
             return 0.0

@@ -225,7 +225,11 @@ class Lease:
 
 
 def _cores(lease: Lease) -> set[int]:
-    """Return the numbers of the cores in a list such as "0-3,8"."""
+    """Return the numbers of the cores that a driver uses.
+
+    Args:
+        lease: Registration of the driver, whose `cores` is a list such as "0-3,8".
+    """
     numbers: set[int] = set()
     for part in filter(None, lease.cores.split(",")):
         first, _, last = part.partition("-")

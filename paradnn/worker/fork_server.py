@@ -138,8 +138,8 @@ class Phases:
     Attributes:
         current: The name of the current phase.
         seconds: Total seconds of each phase so far, by its name.
-        report: Called as each phase begins, with the name of the phase and the answer that the
-            driver uses if this process dies in the phase; None if no answer is complete.
+        report: Called as each phase begins, with the name of the phase and an answer. The driver
+            uses this answer if the process dies in the phase. It is None if no answer is complete.
     """
 
     def __init__(self, report: Report) -> None:

@@ -100,8 +100,8 @@ class PeakSearch:
         result: Result of the last full-length run, as `find_peak` received it from
             `run_full_length`; None before the first run.
         held: Whether the last full-length run met the limit.
-        lowest_failed: Upper bound of the search: the lowest rate that failed; infinite if no rate
-            has failed. After a failed full-length run, it is lower than the rate of that run.
+        lowest_failed: Upper bound of the search, infinite at the beginning. A failed probe sets it
+            to the rate of the probe, and a failed full-length run to a lower rate than its own.
         passed: Rates whose probes met the limit; the list also contains 0 as a lower bound.
     """
 

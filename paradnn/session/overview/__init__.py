@@ -61,7 +61,7 @@ _MAX_QUANTILES = 80
 
 
 def overview_files(measured: Measured, record: Record) -> dict[str, str]:
-    """Return the pictures of a run as text, by file name.
+    """Return the overview of a run as an SVG and an HTML file: file name -> content.
 
     Args:
         measured: The measured configuration with the results of its processes.

@@ -145,7 +145,8 @@ class Torch(Framework):
     ) -> Callable[[], object] | None:
         """Return a function that computes one training step without compilation.
 
-        The function serves to count the matrix products and convolutions of the step.
+        Running this function allows PyTorch to count the matrix products and convolutions of the
+        step.
 
         Args:
             workload: The model and its loss.
@@ -153,7 +154,7 @@ class Torch(Framework):
             targets: Target tensors of the batch.
 
         Returns:
-            The function; None if running the step itself can count its products.
+            The function; None if PyTorch can count them while it runs the compiled step.
         """
         return None
 
