@@ -175,7 +175,8 @@ class DesignKnowledge:
     def _sizes_and_kinds(self) -> tuple[Array, list[Hashable]]:
         """Sizes (n, k) and kinds (n,) of the n points, for `find_failure_proofs`.
 
-        If a point fails, a point of the same kind that is at least as large in all sizes fails, too.
+        If a point does not fit in memory, neither does a point of the same kind that is at least as
+        large in all sizes.
 
         Sizes are the numeric axes of model and batch, and the analytic memory bound in bytes. A
         kind consists of the environment and the values of all other axes.
