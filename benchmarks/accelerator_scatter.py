@@ -9,7 +9,7 @@ evaluation interval. The median of a log is one measurement by one process. The 
 - the standard deviation between the processes of a system, over all systems and models;
 - the standard deviation between systems with the same number of accelerators of one kind, over all
   models;
-- how often the prior of `paradnn.statistics.priors` by itself would call two processes of a system,
+- how often the prior of `paradnn.statistics.priors` alone would call two processes of a system,
   or two such systems, different.
 """
 

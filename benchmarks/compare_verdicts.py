@@ -71,7 +71,7 @@ class Outcome:
 
     verdict: Verdict
     rounds: int
-    held: bool
+    is_covered: bool
     found: SpeedEstimate
 
 
@@ -144,7 +144,7 @@ def _cells(outcomes: list[Outcome]) -> dict[str, object]:
     cells: dict[str, object] = {
         verdict.name.lower(): f"{counts[verdict] / draws:.1%}" for verdict in Verdict
     }
-    cells["interval holds"] = f"{sum(outcome.held for outcome in outcomes) / draws:.1%}"
+    cells["interval holds"] = f"{sum(outcome.is_covered for outcome in outcomes) / draws:.1%}"
     return cells | {"rounds": f"{statistics.median(outcome.rounds for outcome in outcomes):.0f}"}
 
 

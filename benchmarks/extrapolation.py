@@ -177,7 +177,7 @@ def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
     shapes = number_groups([replace(one, variant="", flops=0.0, bytes=0.0) for one, _ in timed])
     logs = np.log([seconds for _, seconds in timed])
     errors = np.zeros(len(timed))
-    held = np.zeros(len(timed), dtype=bool)
+    covered = np.zeros(len(timed), dtype=bool)
     for known, left in GroupKFold(FOLDS, shuffle=True, random_state=SEED).split(
         logs, groups=shapes
     ):
@@ -186,14 +186,14 @@ def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
         )
         low, high = found.interval()
         errors[left] = np.abs(np.expm1(found.mean - logs[left]))
-        held[left] = (low <= logs[left]) & (logs[left] <= high)
+        covered[left] = (low <= logs[left]) & (logs[left] <= high)
     return {
         "operations": len(timed),
         "shapes": int(shapes.max()) + 1,
         "median_error": float(np.median(errors)),
         "mean_error": float(errors.mean()),
         "upper_error": float(np.quantile(errors, 0.9)),
-        "coverage": float(held.mean()),
+        "coverage": float(covered.mean()),
     }
 
 
@@ -281,7 +281,10 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
             "predicted": seconds,
             "ratio": seconds / model.seconds,
         }
-        row |= {"held": low <= model.seconds <= high, "published": model.published / model.seconds}
+        row |= {
+            "covered": low <= model.seconds <= high,
+            "published": model.published / model.seconds,
+        }
         rows.append(row)
         print(
             f"{gpu}, {model.name}: {model.seconds:.3f} s; predicted {seconds:.3f} s ({low:.3f} to "
@@ -292,10 +295,10 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     errors, published = (
         np.abs(np.array([row[name] for row in rows]) - 1) for name in ("ratio", "published")
     )
-    held = np.mean([row["held"] for row in rows])
+    coverage = np.mean([row["covered"] for row in rows])
     print(
         f"{gpu}: {len(rows)} models; median error {np.median(errors):.1%}, greatest "
-        f"{errors.max():.1%}; {held:.0%} in "
+        f"{errors.max():.1%}; {coverage:.0%} in "
         f"their 95% interval; NeuSight's median error {np.nanmedian(published):.1%}, "
         f"greatest {np.nanmax(published):.1%}"
     )

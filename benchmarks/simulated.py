@@ -1,7 +1,7 @@
 """Interpreter under test whose points sleep instead of computing.
 
 The driver, its claims, its records and the fork server are the real ones. A point takes
-`measure.min_seconds` and almost no processor time, so many drivers fit on one machine.
+`measure.min_seconds` and almost no processor time. One machine can therefore run many drivers.
 """
 
 import os

@@ -101,8 +101,8 @@ class Coverage:
     width: float
 
     def __str__(self) -> str:
-        held = 1 - self.wrong / self.given if self.given else math.nan
-        return f"{self.wrong:5.1%} wrong, {self.given:4.0%} have one, {held:5.1%} of those hold"
+        coverage = 1 - self.wrong / self.given if self.given else math.nan
+        return f"{self.wrong:5.1%} wrong, {self.given:4.0%} have one, {coverage:5.1%} of those hold"
 
 
 def drawn(kind: str, length: int, random: np.random.Generator) -> list[float]:
@@ -179,7 +179,7 @@ def stopped(
     The interval is that of the blocks at which the measurement stopped. Earlier looks are chances
     to stop at an interval that is narrow by accident.
     """
-    held = 0
+    covered = 0
     reached = 0
     seconds = []
     timings, truths = planted("nothing", protocol, rho, noise, series, seed)
@@ -188,19 +188,22 @@ def stopped(
         seconds.append(sum(timing.blocks))
         interval = block_interval(steps)
         if interval:
-            held += interval[0] <= truth <= interval[1]
+            covered += interval[0] <= truth <= interval[1]
             goal = protocol.relative_interval or math.inf
             reached += (interval[1] - interval[0]) / 2 / statistics.median(steps) <= goal
-    return held / series, reached / series, statistics.median(seconds)
+    return covered / series, reached / series, statistics.median(seconds)
 
 
 def print_stopped(series: int, goal: float) -> None:
     """Print the coverage with and without stopping on the interval."""
     for label, noise, rho in itertools.product(PROTOCOLS, (0.01, 0.03), RHO):
         looking = dataclasses.replace(PROTOCOLS[label], relative_interval=goal)
-        held, reached, seconds = stopped(looking, rho, noise, series)
+        coverage, reached, seconds = stopped(looking, rho, noise, series)
         fixed, _, _ = stopped(PROTOCOLS[label], rho, noise, series)
-        said = f"held {held:.1%}  goal {reached:.1%}  {seconds:.1f} s  without looking {fixed:.1%}"
+        said = (
+            f"coverage {coverage:.1%}  goal {reached:.1%}  {seconds:.1f} s  "
+            f"without looking {fixed:.1%}"
+        )
         print(f"{label:9} noise {noise:.0%} rho {rho}: {said}", flush=True)
 
 

@@ -267,7 +267,7 @@ def choices(random: Random, effect: float = 0.03) -> pd.DataFrame:
 
 
 def protocols(random: Random) -> pd.DataFrame:
-    """Return equal sides, of which A was timed with a short protocol that is 3% off."""
+    """Return equal sides; A was timed with a short protocol that is 3% off."""
     hours = mixed(random)
     logs = noise(random)
     return pd.concat(

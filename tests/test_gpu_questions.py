@@ -73,7 +73,7 @@ def outcomes(file: Path) -> dict[str, str]:
 
 
 def test_checks_skip_frameworks_that_see_no_gpu(tmp_path: Path) -> None:
-    """Replace the frameworks by stand-ins, and check which checks fail or are skipped."""
+    """Replace the frameworks by fakes, and check which checks fail or are skipped."""
     (tmp_path / "jax.py").write_text("__version__ = '1'\ndef devices(): return []\n")
     (tmp_path / "torch.py").write_text(
         "raise ImportError('libcuda.so.1: cannot open shared object file')\n"

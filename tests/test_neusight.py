@@ -173,7 +173,7 @@ def test_the_time_of_a_planted_model_is_predicted(
     [row] = models(folder, GPU, most=60)
 
     assert row["ratio"] == pytest.approx(1, abs=0.05)
-    assert row["held"]
+    assert row["covered"]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("NeuSight's 1.000")
     assert lines[-1].startswith("Planted GPU: 1 models;")

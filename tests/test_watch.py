@@ -131,7 +131,7 @@ def test_all_points_of_a_running_sweep_are_shown(store: Store) -> None:
 
 
 def test_points_of_another_sweep_are_subtracted_at_the_end(store: Store) -> None:
-    """Record three of five planned points; another sweep recorded the other two meanwhile."""
+    """Record three of five planned points; in the meantime another sweep recorded the other two."""
     tracker = MlflowStore(Tracking(uri=store.uri))
     info = SweepInfo("20260101-1", "fc, 5 points", "python -m paradnn.train -m ...")
     open_parent(tracker, info)

@@ -72,7 +72,7 @@ def test_an_exported_parquet_file_keeps_types_and_units(
     assert capsys.readouterr().out == f"34 runs with {frame.shape[1]} columns written to {path}\n"
 
 
-#: Pairs of a command line and a part of its error line; {folder} stands for an empty folder.
+#: Pairs of a command line and a part of its error line; {folder} is replaced by an empty folder.
 REJECTED = [
     (
         "runs --store sqlite:////nowhere/x.db",

@@ -48,7 +48,7 @@ CHANCE_OF_SEVERAL_DRAWS = 0.0005
 
 
 def assert_goals_are_met(name: str, draws: int, database: Path, folder: Path) -> None:
-    """Assert that a row misses none of its goals by more than chance can explain."""
+    """Assert that a row misses no goal by more than chance can explain."""
     chance = CHANCE_OF_ONE_DRAW if draws == 1 else CHANCE_OF_SEVERAL_DRAWS
     store = folder / "mlflow.db"
     shutil.copy(database, store)

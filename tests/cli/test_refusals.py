@@ -20,7 +20,7 @@ from paradnn.workloads.channel import CHANNEL, Communication
 from tests.conftest import TINY, Store, run
 
 WITHOUT_TPU = not any(Path("/dev").glob("accel*")) and not Path("/dev/vfio").exists()
-#: Pairs of a command line and the start of its error line; {point} stands for a tiny point.
+#: Pairs of a command line and the start of its error line; {point} is replaced by a tiny point.
 REJECTED = [
     ("trian", "trian: unknown command; did you mean train? choose one of train, watch, plan"),
     ("analysis hetmap", "COMMAND=hetmap: no such choice; did you mean heatmap? choose one of "),

@@ -54,7 +54,7 @@ def create_environment(folder: Path, path_line: str = "") -> str:
 
     Args:
         folder: Folder of the environment.
-        path_line: Line of a path file, like that of `pip install -e .`; by default there is none.
+        path_line: Line of a path file, like that of `pip install -e .`; empty writes no path file.
     """
     venv.create(folder, symlinks=True)
     if path_line:
@@ -314,7 +314,7 @@ def test_the_remedy_suits_the_program_behind_a_prefix(line: str) -> None:
 
 
 def test_the_proposed_remedy_finds_the_regression(project: Path, call: Call) -> None:
-    """The setup of each side creates an environment; a path file stands in for an installation."""
+    """The setup of each side creates an environment; a path file replaces an installation."""
     commit_regression(project, "src/package/__init__.py")
     setup = (
         f"{sys.executable} -m venv --without-pip environment && "

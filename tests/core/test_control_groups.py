@@ -388,8 +388,8 @@ with open(sys.argv[2], "wb") as file:
     file.flush()
     os.fsync(file.fileno())
 seen.append(memory_headroom_bytes())
-held = bytearray(30 * 2**20)
-held[::4096] = b"x" * len(held[::4096])
+memory = bytearray(30 * 2**20)
+memory[::4096] = b"x" * len(memory[::4096])
 seen += [memory_headroom_bytes(), available_memory()]
 print(json.dumps(seen))
 """

@@ -145,7 +145,7 @@ def test_few_data_give_wide_intervals(count: int) -> None:
 
 
 def test_the_approximation_for_many_observations_is_accurate() -> None:
-    """Use so many observations that only a sample of them determines the smooth part."""
+    """With 700 observations, only a sample of them determines the smooth part."""
     random = np.random.default_rng(6)
     process = fit_process(random, 700)
     points = random.uniform(-2, 2, (50, 2))

@@ -74,7 +74,7 @@ def sampled_power(seconds: float = 0.2) -> Iterator[list[float]]:
 
 
 def above_idle(samples: list[float], idle: float) -> list[float]:
-    """Return the upper half of the samples above `idle`, in watts; empty if there are none."""
+    """Return the upper half of the samples above `idle`, in watts; empty if no sample is above it."""
     busy = sorted(watts for watts in samples if watts > idle)
     return busy[len(busy) // 2 :]
 

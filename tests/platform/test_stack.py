@@ -106,11 +106,11 @@ def test_incomplete_and_changed_stacks_are_installed_again(cache: Path) -> None:
 def test_two_processes_install_a_stack_once(cache: Path) -> None:
     code = (
         "from paradnn.platform.stack import Stack, open_stack; "
-        f"held = open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)); "
-        "print(held.__enter__(), flush=True); input()"
+        f"stack = open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)); "
+        "print(stack.__enter__(), flush=True); input()"
     )
-    # The lock is held until both processes report that they wait. The first to acquire it then uses
-    # the stack for long.
+    # This test keeps the lock until both processes report that they wait. The first to acquire it
+    # then uses the stack for long.
     (cache / ".locks").mkdir(parents=True)
     with (cache / ".locks" / f"{TINYSTACK.key}.lock").open("w") as lock, ExitStack() as running:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -381,13 +381,13 @@ CHILDREN = 6
 SHARING = """
 import os, sys
 size, children = map(int, sys.argv[1:])
-held = bytearray(size)
-held[::4096] = b"1" * len(held[::4096])
+memory = bytearray(size)
+memory[::4096] = b"1" * len(memory[::4096])
 ends = [os.pipe() for _ in range(2 * children)]
 for number in range(children):
     if os.fork() == 0:
         os.read(ends[2 * number][0], 1)
-        held[::4096] = b"2" * len(held[::4096])
+        memory[::4096] = b"2" * len(memory[::4096])
         os.write(ends[2 * number + 1][1], b"!")
         sys.stdin.read()
         os._exit(0)

@@ -116,7 +116,7 @@ def test_sides_differ_by_the_time_of_day(a: list[float], b: list[float], differ:
     ],
 )
 def test_successive_sessions_of_a_side_are_one_turn(sessions: str, turns: list[int]) -> None:
-    """X stands for a session with both sides. The runs are listed in reverse order of time."""
+    """X marks a session with both sides. The runs are listed in reverse order of time."""
     session = []
     side = []
     for number, name in enumerate(sessions):

@@ -56,7 +56,7 @@ def test_without_an_interval_nothing_is_shrunk() -> None:
 
 
 def test_means_are_shrunk_by_the_share_of_sampling_variance() -> None:
-    # The sample variance of the means is 0.04, half of which is due to sampling.
+    # The sample variance of the means is 0.04; half of it is due to sampling.
     means = np.array([0.0, 0.2, 0.4])
     sampling = np.full(3, 0.02)
 

@@ -152,7 +152,7 @@ def test_a_run_recorded_without_its_end_is_ended(store: Store, tmp_path: Path) -
 def test_two_drivers_lose_no_point_if_their_server_becomes_unavailable(
     store: Store, tmp_path: Path
 ) -> None:
-    """Break the connections of two drivers, of which the second is this process.
+    """Break the connections of two drivers; the second is this process.
 
     No point may be lost or recorded twice, and no password may leak. The server itself continues.
     It may have processed a last request whose answer no driver received.

@@ -307,8 +307,8 @@ def test_a_disturbed_attempt_is_not_repeated_beyond_max_seconds() -> None:
 @pytest.mark.parametrize(
     ("step_seconds", "trial_steps"),
     [
-        # 37 steps of 3 ms last 0.1 s plus a margin of 10%. A trial has at most ten times as many
-        # steps as the previous one.
+        # 37 steps of 3 ms last 0.1 s plus a margin of 10%. A trial has at most ten times the
+        # steps of the previous one.
         pytest.param(lambda _: 0.003, [1, 10, 37, 37], id="short steps"),
         pytest.param(lambda _: 0.07, [1, 2, 2], id="two steps"),
         pytest.param(lambda _: 0.1, [1, 1], id="one step"),

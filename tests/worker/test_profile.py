@@ -242,7 +242,7 @@ def test_a_failing_profile_does_not_fail_the_point(monkeypatch: pytest.MonkeyPat
 
 
 def test_kernels_of_one_launch_are_one_execution() -> None:
-    """Plant two products, each of which is split and summed by two kernels.
+    """Plant two products, each split and summed by two kernels.
 
     A kernel that occurs a second time belongs to the next product.
     """

@@ -26,7 +26,7 @@ from paradnn.worker.profile.trace import read_trace
 def test_holes_of_a_dilation_count_as_no_work(
     size: int, stride: int, padding: int, outputs: int, dilation: int
 ) -> None:
-    """Compare with a count of positions, of which every `dilation`-th holds a number.
+    """Compare with a count of positions; every `dilation`-th position holds a number.
 
     This pattern continues beyond the edges.
     """

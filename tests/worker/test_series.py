@@ -223,7 +223,7 @@ def series_with_possible_long_memory(n: int) -> np.ndarray:
         has_inner_end = low > values.min() or high < values.max()
         if has_inner_end and _odds_of_long_memory(values.tolist()) > -2:
             return values
-    raise AssertionError(f"none of 1,000 seeds gives such a series of {n} values")
+    raise AssertionError(f"no such series of {n} values in 1,000 seeds")
 
 
 @pytest.mark.parametrize(
