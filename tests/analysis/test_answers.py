@@ -1,9 +1,11 @@
 """Every analysis begins with its answer: on the terminal, as JSON, and with a short table."""
 
+import contextlib
+import io
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -214,8 +216,8 @@ CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
 }
 
 
-def printed_lines(result: Result, capsys: pytest.CaptureFixture[str], **outputs: Any) -> list[str]:
-    """Return the lines that the command line prints for a result."""
+def emit(result: Result, **outputs: Any) -> None:
+    """Print a result like the command line."""
     emit_result(
         "analysis",
         result,
@@ -224,6 +226,11 @@ def printed_lines(result: Result, capsys: pytest.CaptureFixture[str], **outputs:
         output=FigureOutput(**outputs),
         command_line=[],
     )
+
+
+def printed_lines(result: Result, capsys: pytest.CaptureFixture[str], **outputs: Any) -> list[str]:
+    """Return the lines that the command line prints for a result."""
+    emit(result, **outputs)
     return capsys.readouterr().out.splitlines()
 
 
@@ -236,39 +243,84 @@ def parse_strict_json(text: str) -> Any:
     return json.loads(text, parse_constant=reject)
 
 
-@pytest.mark.parametrize("name", list(ANALYSES))
-def test_the_text_begins_with_the_answer_and_json_agrees(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    frame, options, expected = CASES[name]
-    path = tmp_path / "answer.json"
-    arguments: Options = ANALYSES[name].options(**options)
+@dataclass(frozen=True)
+class Printed:
+    """What the command line printed for planted runs, as text and as JSON.
 
-    result = ANALYSES[name](frame(), arguments)
-    lines = printed_lines(result, capsys, json=str(path))
-    found = parse_strict_json(path.read_text(encoding="utf-8"))
+    Attributes:
+        result: Result of the analysis.
+        expected: Text that the answer must contain.
+        lines: Printed lines.
+        document: Parsed JSON.
+    """
 
-    assert result.answer is not None
-    assert lines[0] == found["answer"]
-    assert lines[0].removesuffix(".") == result.answer.sentence.removesuffix(".")
-    assert result.text().startswith(lines[0])
-    assert expected in lines[0]
+    result: Result
+    expected: str
+    lines: list[str]
+    document: dict[str, Any]
 
-    beginning, *blocks = "\n".join(lines).split("\n\n")
-    limits = [line for line in beginning.splitlines()[1:] if not line.endswith(": see --all")]
+    def paragraphs(self) -> list[list[str]]:
+        """Return the lines of each paragraph: the answer with its limits, then the tables."""
+        return [block.splitlines() for block in "\n".join(self.lines).split("\n\n")]
+
+
+@pytest.fixture(scope="module", params=list(ANALYSES))
+def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    """Run an analysis on its planted runs and print the result."""
+    frame, options, expected = CASES[request.param]
+    path = tmp_path_factory.mktemp("answer") / "answer.json"
+    arguments: Options = ANALYSES[request.param].options(**options)
+    result = ANALYSES[request.param](frame(), arguments)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        emit(result, json=str(path))
+    return Printed(
+        result=result,
+        expected=expected,
+        lines=out.getvalue().splitlines(),
+        document=parse_strict_json(path.read_text(encoding="utf-8")),
+    )
+
+
+def test_the_first_line_is_the_answer(printed: Printed) -> None:
+    first = printed.lines[0]
+    answer = printed.result.answer
+
+    assert answer is not None
+    assert first == printed.document["answer"]
+    assert first.removesuffix(".") == answer.sentence.removesuffix(".")
+    assert printed.result.text().startswith(first)
+    assert printed.expected in first
+
+
+def test_at_most_five_limits_follow_the_answer(printed: Printed) -> None:
+    beginning = printed.paragraphs()[0]
+    limits = [line for line in beginning[1:] if not line.endswith(": see --all")]
 
     assert len(limits) <= 5
 
-    table = [line for block in blocks for line in block.splitlines()]
+
+def test_tables_are_short_and_fit_100_columns(printed: Printed) -> None:
+    blocks = printed.paragraphs()[1:]
+    table = [line for block in blocks for line in block]
+
     assert max(map(len, table)) <= 100
     assert len(table) <= 20 + 4 * len(blocks)
-    assert list(found) == KEYS
-    assert len(found["rows"]) == len(result.table)
-    assert all(list(row) == [*map(str, result.table)] for row in found["rows"])
 
-    ends = (found["low"], found["high"])
-    if None not in (found["ratio"], *ends):
-        assert ends[0] <= found["ratio"] <= ends[1]
+
+def test_json_has_every_row_and_column_of_the_table(printed: Printed) -> None:
+    found = printed.document
+    table = printed.result.table
+
+    assert list(found) == KEYS
+    assert len(found["rows"]) == len(table)
+    assert all(list(row) == [*map(str, table)] for row in found["rows"])
+
+
+def test_interval_and_verdict_agree_with_the_ratio(printed: Printed) -> None:
+    found = printed.document
+
+    if None not in (found["ratio"], found["low"], found["high"]):
+        assert found["low"] <= found["ratio"] <= found["high"]
     if found["verdict"] == "faster":
         assert found["ratio"] > 1
     elif found["verdict"] == "slower":

@@ -55,18 +55,31 @@ def runs() -> pd.DataFrame:
     )
 
 
-def test_percentiles_of_points_equal_numpy_and_each_box_has_a_sentence(
-    tmp_path: Path,
-) -> None:
-    result = run_boxplot(runs(), metric="examples_per_second")
+@pytest.fixture(scope="module")
+def boxes() -> Result:
+    return run_boxplot(runs(), metric="examples_per_second")
+
+
+def values_of(family: object) -> np.ndarray:
+    """Return the finite speeds of a family."""
+    frame = skewed()
+    values = frame.loc[frame["family"] == family, "speed"]
+    return values[np.isfinite(values)].to_numpy()
+
+
+def test_boxes_are_sorted_by_family_and_count_missing_values(boxes: Result) -> None:
     frame = skewed()
 
-    assert list(result.table["label"]) == ["fc", "rnn", "lstm"]
-
-    for row in result.table.to_dict("records"):
+    assert list(boxes.table["label"]) == ["fc", "rnn", "lstm"]
+    for row in boxes.table.to_dict("records"):
         all_values = frame.loc[frame["family"] == row["family"], "speed"]
-        values = all_values[np.isfinite(all_values)].to_numpy()
+        values = values_of(row["family"])
         assert (row["count"], row["missing"]) == (len(values), len(all_values) - len(values))
+
+
+def test_percentiles_of_points_equal_numpy(boxes: Result) -> None:
+    for row in boxes.table.to_dict("records"):
+        values = values_of(row["family"])
         if len(values):
             expected = np.percentile(values, PERCENTILES)
             if len(values) > 50:
@@ -74,37 +87,61 @@ def test_percentiles_of_points_equal_numpy_and_each_box_has_a_sentence(
             else:
                 shown = np.array([np.nan, *expected[1:4], np.nan])
             np.testing.assert_allclose([row[f"p{level}"] for level in PERCENTILES], shown)
+    assert boxes.table["p50"].isna().tolist() == [False, True, False]
+
+
+def test_outliers_are_outside_the_outer_percentiles(boxes: Result) -> None:
+    for row in boxes.table.to_dict("records"):
+        values = values_of(row["family"])
+        if len(values):
+            expected = np.percentile(values, PERCENTILES)
             assert row["outliers"] == sum(
                 not expected[0] <= value <= expected[-1] for value in values
             )
             assert (row["minimum"], row["maximum"]) == pytest.approx((min(values), max(values)))
-    assert result.table["p50"].isna().tolist() == [False, True, False]
-    assert "rnn: no point has throughput; 3 points without a value omitted." in result.text()
-    assert (
-        "over 393 points); 393 points; 7 points without a value omitted. 82% lie between"
-        in result.text()
-    )
-
-    result.figure().savefig(tmp_path / "boxes.png")
 
 
-def test_ten_boxes_are_drawn_and_too_many_are_rejected(tmp_path: Path) -> None:
-    frame = (
+def test_each_box_has_a_sentence(boxes: Result) -> None:
+    text = boxes.text()
+
+    assert "rnn: no point has throughput; 3 points without a value omitted." in text
+    assert "over 393 points); 393 points; 7 points without a value omitted. 82% lie between" in text
+
+
+def test_a_family_without_values_is_drawn(boxes: Result, tmp_path: Path) -> None:
+    boxes.figure().savefig(tmp_path / "boxes.png")
+
+
+@pytest.fixture
+def runs_of_ten_batch_sizes() -> pd.DataFrame:
+    return (
         runs()
         .dropna(subset="examples_per_second")
         .assign(batch_size=lambda table: table.index % 10)
     )
-    result = run_boxplot(frame[np.isfinite(frame["examples_per_second"])], by=("batch_size",))
+
+
+def test_ten_boxes_fit_one_figure(runs_of_ten_batch_sizes: pd.DataFrame, tmp_path: Path) -> None:
+    is_finite = np.isfinite(runs_of_ten_batch_sizes["examples_per_second"])
+
+    result = run_boxplot(runs_of_ten_batch_sizes[is_finite], by=("batch_size",))
 
     assert len(result.table) == 10
-
     result.figure().savefig(tmp_path / "boxes.svg")
-    assert "too few for percentiles" in run_boxplot(frame.head(8)).text()
+
+
+def test_few_runs_have_no_percentiles(runs_of_ten_batch_sizes: pd.DataFrame) -> None:
+    assert "too few for percentiles" in run_boxplot(runs_of_ten_batch_sizes.head(8)).text()
+
+
+def test_more_boxes_than_fit_one_figure_are_rejected(
+    runs_of_ten_batch_sizes: pd.DataFrame,
+) -> None:
     with pytest.raises(
         ConfigError,
         match=r"--by=point_id: .* boxes do not fit one figure, .*; select fewer runs with --where",
     ):
-        run_boxplot(frame, by=("point_id",)).figure()
+        run_boxplot(runs_of_ten_batch_sizes, by=("point_id",)).figure()
 
 
 @pytest.mark.parametrize(

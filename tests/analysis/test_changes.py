@@ -150,11 +150,14 @@ def test_versions_are_ordered_by_number() -> None:
     assert row["ratio"] == pytest.approx(1.5)
 
 
-def test_too_few_sessions_and_unknown_columns_are_rejected() -> None:
+def test_too_few_sessions_are_rejected() -> None:
     with pytest.raises(
         InsufficientData, match="a series needs 8 sessions, but the longest series has 7"
     ):
         changes(history(5, sessions=7))
+
+
+def test_an_unknown_column_is_rejected() -> None:
     with pytest.raises(ConfigError, match="--by=nothing: these runs have no such column"):
         changes(history(5), ChangesOptions(by="nothing"))
 

@@ -356,7 +356,25 @@ def test_a_share_adds_up_the_selected_operations() -> None:
     assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (NO_DATA, unprofiled)
 
 
-def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        pytest.param(
+            "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}",
+            (YES, ""),
+            id="a type above an intensity",
+        ),
+        pytest.param("{type: Add}, at_least: 2.5}", (NO, ""), id="another type"),
+        pytest.param(
+            "{type: Conv2D}, at_least: 2.5}",
+            (NO_DATA, "no operation satisfies type=Conv2D"),
+            id="a missing type",
+        ),
+    ],
+)
+def test_speedups_of_operations_are_paired_by_point_and_type(
+    conditions: str, expected: tuple[str, str]
+) -> None:
     frame = two_sides(np.ones(len(POINTS)), **{"op_share.MatMul": 0.5})
     tpu, gpu = (frame[frame["platform.name"] == name] for name in ("tpu", "gpu"))
     tables = pd.concat(
@@ -365,15 +383,9 @@ def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
             operation_table(gpu, {"MatMul": 0.5, "Add": 0.1}),
         ]
     )
-    check = f"{{kind: ratio, {TPU_GPU}, metric: flops_per_second, operations: "
-    matmul_check = check + "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}"
+    check = f"{{kind: ratio, {TPU_GPU}, metric: flops_per_second, operations: {conditions}"
 
-    assert answer(matmul_check, frame, tables)[0] == YES
-    assert answer(check + "{type: Add}, at_least: 2.5}", frame, tables)[0] == NO
-    assert (
-        answer(check + "{type: Conv2D}, at_least: 2.5}", frame, tables)[1]
-        == "no operation satisfies type=Conv2D"
-    )
+    assert answer(check, frame, tables) == expected
 
 
 def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
@@ -568,13 +580,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
     return captured.err if code else captured.out
 
 
-def test_scaling_software_and_infeed_report_the_planted_effects(
+def test_scaling_reports_the_planted_serial_fraction(
     measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    files = [str(tmp_path / "scaling.csv"), str(tmp_path / "scaling.png")]
+    table = tmp_path / "scaling.csv"
+    figure = tmp_path / "scaling.png"
     old_version = ("--store", measured, "--tag", "environment_id=env-2.9")
-    one_device = ("--where", "devices=1")
-    out = run(capsys, "scaling", *old_version, "--csv", files[0], "--figure", files[1])
+
+    out = run(capsys, "scaling", *old_version, "--csv", str(table), "--figure", str(figure))
 
     # 1 / speedup = 0.6 = s + (1 - s) / 2, so s = 0.2.
     assert re.search(
@@ -582,33 +595,47 @@ def test_scaling_software_and_infeed_report_the_planted_effects(
         "not run in parallel",
         out,
     )
-    assert pd.read_csv(files[0])["fraction"].tolist() == pytest.approx([0.2] * 16)
-    assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
+    assert pd.read_csv(table)["fraction"].tolist() == pytest.approx([0.2] * 16)
+    assert figure.read_bytes().startswith(b"\x89PNG")
 
-    out = run(capsys, "software", "--store", measured, *one_device)
+
+def test_software_reports_the_faster_version(
+    measured: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = run(capsys, "software", "--store", measured, "--where", "devices=1")
+
     assert "ahead on 16 of 16 points" in out
 
-    csv = run(
-        capsys,
-        "software",
-        *old_version[:2],
-        *one_device,
-        "--by",
-        "version.tensorflow",
-        "--baseline",
-        "2.16",
-        "--csv",
-        "-",
-    )
+
+def test_software_compares_with_the_chosen_baseline(
+    measured: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = ("--by", "version.tensorflow", "--baseline", "2.16")
+    selection = ("--store", measured, "--where", "devices=1")
+
+    csv = run(capsys, "software", *selection, *baseline, "--csv", "-")
+
     assert pd.read_csv(StringIO(csv))["median"].tolist() == pytest.approx([2 / 3])
 
+
+def test_a_baseline_without_a_column_is_rejected(
+    measured: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
+
     assert (
         error == "error: --baseline=2.9: needs --by with exactly one column; "
         "write for example --by version.tensorflow\n"
     )
 
-    out = run(capsys, "infeed", *old_version, *one_device)
+
+def test_infeed_reports_the_input_bound_points(
+    measured: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    selection = ("--tag", "environment_id=env-2.9", "--where", "devices=1")
+
+    out = run(capsys, "infeed", "--store", measured, *selection)
+
     assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (6.08% to 93.9%)" in out
 
 
@@ -834,22 +861,26 @@ def test_an_invalid_entry_raises_a_one_line_error(message: str, content: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_the_fourteen_observations_load_and_have_no_data_in_plain_cpu_runs() -> None:
-    claims = observations()
-    assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
+def test_the_paper_has_fourteen_observations() -> None:
+    assert [claim.id for claim in observations()] == [str(number) for number in range(1, 15)]
 
-    kinds = {check.kind for claim in claims for check in claim.checks}
+
+def test_the_observations_use_every_other_kind_of_check() -> None:
+    kinds = {check.kind for claim in observations() for check in claim.checks}
+
     assert kinds | {"threshold", "layers"} == set(KINDS)
 
-    verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
+
+def test_plain_cpu_runs_have_no_data_for_the_observations() -> None:
+    verdicts = judge(observations(), Data(runs(POINTS, examples_per_second=100.0)))
+
     assert {verdict.answer for verdict in verdicts} == {NO_DATA}
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
 
 
-def test_shipped_claims_are_found_by_name_and_a_local_file_takes_precedence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shipped_claims_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
     assert {claim.id for claim in load_claims(Path("engines.yaml"))} >= {
         "int8-fc",
         "vision",
@@ -857,8 +888,17 @@ def test_shipped_claims_are_found_by_name_and_a_local_file_takes_precedence(
     }
     assert {claim.id for claim in load_claims(Path("eie.yaml"))} == {"one", "batch", "density"}
 
+
+def test_a_local_file_of_claims_takes_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "engines.yaml").write_text(claim(COMPARISON))
+
     assert load_claims(Path("engines.yaml"))[0].says == "it"
+
+
+def test_a_missing_file_of_claims_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"none\.yaml: No such file or directory; name a YAML file of claims"
     ):

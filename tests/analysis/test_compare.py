@@ -34,17 +34,26 @@ def planted(
     return side(np.reshape(ratio, (-1, 1)) * base * scatter[0]), side(base * scatter[1], "B")
 
 
-def test_adjusted_p_values_equal_a_hand_computation_and_statsmodels() -> None:
+def test_false_discovery_rates_equal_a_hand_computation() -> None:
     p_values = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
     # Sorted: 0.005 0.010 0.020 0.039 0.600. Multiply by 5/1 5/2 5/3 5/4 5/5, then take the running
     # minimum from the right (Benjamini and Hochberg 1995).
     expected = [0.025, np.nan, 1 / 30, 0.04875, 0.025, 0.6]
 
     np.testing.assert_allclose(adjust_p_values(p_values, discoveries=True), expected)
+
+
+def test_adjusted_p_values_keep_the_order_of_the_p_values() -> None:
     np.testing.assert_allclose(adjust_p_values(np.array([0.9, 0.8]), discoveries=True), [0.9, 0.9])
+
+
+def test_an_unknown_p_value_stays_unknown() -> None:
     assert np.isnan(adjust_p_values(np.array([np.nan]), discoveries=True)).all()
 
-    known = p_values[~np.isnan(p_values)]
+
+def test_adjusted_p_values_equal_holms_method_of_statsmodels() -> None:
+    known = np.array([0.010, 0.020, 0.039, 0.005, 0.600])
+
     np.testing.assert_allclose(adjust_p_values(known), multipletests(known, method="holm")[1])
 
 
@@ -97,7 +106,12 @@ def run_compare(*sides: pd.DataFrame, **options: Any) -> Compared:
     return command(pd.concat(sides, ignore_index=True), arguments)
 
 
-def test_the_command_answers_first_and_then_for_each_family() -> None:
+@pytest.fixture(scope="module")
+def four_families() -> pd.DataFrame:
+    """Return sides A and B of four families.
+
+    fc is twice as fast on B, lstm is noisy, gru is twice as fast on A, and rnn ran only on A.
+    """
     a, b = planted(0.5, 8, 3, seed=10)
     noisy = [
         frame.assign(family="lstm", run_id=frame["run_id"] + "l")
@@ -108,23 +122,48 @@ def test_the_command_answers_first_and_then_for_each_family() -> None:
         for frame in planted(2.0, 2, 1, seed=12, noise=0)
     ]
     only_on_a = side([[1.0]], "A", family="rnn").assign(run_id="r")
+    return pd.concat([a, noisy[0], few[0], only_on_a, b, noisy[1], few[1]])
 
-    result = run_compare(
-        pd.concat([a, noisy[0], few[0], only_on_a]), pd.concat([b, noisy[1], few[1]])
-    )
 
-    lines = {line.partition(":")[0]: line for line in result.text().splitlines()}
+@pytest.fixture(scope="module")
+def comparison(four_families: pd.DataFrame) -> Compared:
+    is_a = four_families["device"] == "A"
+    return run_compare(four_families[is_a], four_families[~is_a])
 
-    assert result.text().startswith("B is 1.2")
-    assert result.answer is not None
-    assert (result.answer.verdict, result.answer.points) == ("slower", 18)
-    assert lines["fc"].startswith("fc: B 2.0")
-    assert lines["fc"].endswith("; B is ahead on 8 of 8 points.")
-    assert lines["lstm"].startswith("lstm: undecided, ")
-    assert lines["gru"].startswith("gru: A 2x faster (95% CI 1.7")
-    assert lines["rnn"] == "rnn: no point was measured on both sides."
-    assert len(result.table) == 18
-    assert set(result.sources) == set(pd.concat([a, *noisy, *few, only_on_a, b])["run_id"])
+
+def test_the_first_line_answers_for_all_families(comparison: Compared) -> None:
+    assert comparison.text().startswith("B is 1.2")
+    assert comparison.answer is not None
+    assert (comparison.answer.verdict, comparison.answer.points) == ("slower", 18)
+
+
+@pytest.mark.parametrize(
+    ("family", "beginning", "end"),
+    [
+        pytest.param("fc", "fc: B 2.0", "; B is ahead on 8 of 8 points.", id="faster on B"),
+        pytest.param("lstm", "lstm: undecided, ", "", id="undecided"),
+        pytest.param("gru", "gru: A 2x faster (95% CI 1.7", "", id="faster on A"),
+    ],
+)
+def test_each_family_has_a_line(
+    comparison: Compared, family: str, beginning: str, end: str
+) -> None:
+    lines = {line.partition(":")[0]: line for line in comparison.text().splitlines()}
+
+    assert lines[family].startswith(beginning)
+    assert lines[family].endswith(end)
+
+
+def test_a_family_of_one_side_has_a_line(comparison: Compared) -> None:
+    assert "rnn: no point was measured on both sides." in comparison.text().splitlines()
+
+
+def test_the_table_has_a_row_per_pair(comparison: Compared) -> None:
+    assert len(comparison.table) == 18
+
+
+def test_every_compared_run_is_a_source(comparison: Compared, four_families: pd.DataFrame) -> None:
+    assert set(comparison.sources) == set(four_families["run_id"])
 
 
 @pytest.mark.parametrize(

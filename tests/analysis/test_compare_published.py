@@ -50,13 +50,21 @@ def test_replicates_count_as_their_median() -> None:
     assert row["ratio"] == pytest.approx(row["there"] / 120.0)
 
 
-def test_former_names_still_work_and_are_deprecated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_former_function_still_works_and_is_deprecated() -> None:
     with pytest.deprecated_call(match="is now analysis.compare_published"):
         former = analysis.beside
+
     assert former is compare_published
 
+
+def test_the_former_options_still_work_and_are_deprecated() -> None:
     with pytest.deprecated_call():
         assert analysis.BesideOptions is ComparePublishedOptions
+
+
+def test_the_former_command_still_works_and_is_deprecated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         main(["beside", "--help"])
 

@@ -85,19 +85,24 @@ def test_a_condition_selects_the_same_rows_in_where_and_in_claims(
             require(FRAME, check.where)
 
 
-def test_all_conditions_must_hold_and_listed_values_are_alternatives() -> None:
+def test_all_conditions_of_a_filter_must_hold() -> None:
     assert list(filter_by_text(FRAME, ["n>0", "n<2"])["row"]) == [0]
 
+
+def test_all_conditions_of_a_claim_must_hold() -> None:
     where = {
         "n": claim_conditions("n", (">0", "<2"), "where"),
         "s": claim_conditions("s", ("a", "b, c", None), "where"),
     }
+
     assert list(require(FRAME, where)["row"]) == [0]
     assert format_conditions(where) == "n>0, n<2, s=a,b, c,null"
-    assert list(require(FRAME, {"b": claim_conditions("b", (True, None), "where")})["row"]) == [
-        0,
-        1,
-    ]
+
+
+def test_listed_values_are_alternatives() -> None:
+    where = {"b": claim_conditions("b", (True, None), "where")}
+
+    assert list(require(FRAME, where)["row"]) == [0, 1]
 
 
 @pytest.mark.parametrize(
