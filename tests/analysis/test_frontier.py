@@ -353,7 +353,12 @@ def test_runs_without_a_frontier_are_rejected(frame: pd.DataFrame, message: str)
     assert_rejected("frontier", frame, message)
 
 
-def test_models_compete_in_trainings_and_recorded_prices_are_used() -> None:
+@pytest.fixture(scope="module")
+def three_trained_models() -> pd.DataFrame:
+    """Return four trainings of each of three models on a device with a recorded price.
+
+    The smallest model does not reach the target.
+    """
     noise = np.random.default_rng(3).normal(0, 1, (12, 2))
     rows = []
     models = ((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95))
@@ -367,19 +372,27 @@ def test_models_compete_in_trainings_and_recorded_prices_are_used() -> None:
             reached=nodes > 8,
         )
         rows.append(run)
-    result = frontier(pd.DataFrame(rows), FrontierOptions(limit=(("best_accuracy", "0.97"),)))
-    table = result.table.set_index("choice")
+    return pd.DataFrame(rows)
 
+
+def test_models_compete_in_trainings(three_trained_models: pd.DataFrame) -> None:
+    options = FrontierOptions(limit=(("best_accuracy", "0.97"),))
+
+    result = frontier(three_trained_models, options)
+
+    table = result.table.set_index("choice")
     assert table["standing"].tolist() == [ON, ON, BEATEN]
     assert table["cost_of_learning"].tolist() == pytest.approx([0.1, 0.3, 0.9], rel=0.01)
-
     why = "which has the lowest cost of learning of the choices that qualify with certainty"
     assert (
         f"For best accuracy at least 0.97 choose nodes=64, {why}: cost of learning 0.3"
         in result.text()
     )
 
-    doubled_price = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
+
+def test_given_prices_override_recorded_prices(three_trained_models: pd.DataFrame) -> None:
+    doubled_price = frontier(three_trained_models, FrontierOptions(price=("A=72",)))
+
     assert doubled_price.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
     assert "override recorded prices" in doubled_price.text()
 
@@ -409,13 +422,20 @@ def generated(batch: int, step_ms: float, width: float = 1.001, **more: Any) -> 
     return {**ROW, **settings, **rates, **ends, **more}
 
 
-def test_generations_are_ranked_by_throughput_and_interactivity() -> None:
-    # Batch 16 takes as long as batch 32, so it is worse in throughput and equal in interactivity.
+@pytest.fixture(scope="module")
+def four_generations() -> Result:
+    """Return the frontier of four batch sizes.
+
+    Batch 16 takes as long as batch 32, so it is worse in throughput and equal in interactivity.
+    """
     steps = {1: 10.0, 8: 12.0, 16: 22.0, 32: 20.0}
     rows = pd.DataFrame([generated(batch, step) for batch, step in steps.items()])
     options = FrontierOptions(x="tokens_per_second", y="tokens_per_second_per_user")
-    result = frontier(rows, options)
-    table = result.table.set_index("choice")
+    return frontier(rows, options)
+
+
+def test_generations_are_ranked_by_throughput_and_interactivity(four_generations: Result) -> None:
+    table = four_generations.table.set_index("choice")
 
     assert table["standing"].to_dict() == {
         "batch size 32": ON,
@@ -426,7 +446,10 @@ def test_generations_are_ranked_by_throughput_and_interactivity() -> None:
     assert list(table.index) == ["batch size 32", "batch size 16", "batch size 8", "batch size 1"]
     assert table.loc["batch size 8", "tokens_per_second_per_user"] == pytest.approx(1000 / 12)
 
-    axes = result.figure().axes[0]
+
+def test_the_axes_are_labelled_with_throughput_and_interactivity(four_generations: Result) -> None:
+    axes = four_generations.figure().axes[0]
+
     assert "tokens per second" in axes.get_xlabel()
     assert "per user" in axes.get_ylabel()
 

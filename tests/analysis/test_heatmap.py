@@ -126,7 +126,9 @@ def figure_texts(result: HeatMaps) -> set[str]:
     return {*texts, *(text.get_text() for legend in figure.legends for text in legend.get_texts())}
 
 
-def test_replicates_are_one_point_and_lists_of_blocks_are_sorted_by_total() -> None:
+@pytest.fixture
+def maps_by_blocks() -> HeatMaps:
+    """Return the map of three lists of blocks; [2, 2, 2, 2] was measured three times."""
     rows = [
         {
             "model.blocks": f"[{n}, {n}, {n}, {n}]",
@@ -136,11 +138,16 @@ def test_replicates_are_one_point_and_lists_of_blocks_are_sorted_by_total() -> N
         }
         for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))
     ]
-    found = make_heat_maps(points(rows), "batch_size", "blocks")
+    return make_heat_maps(points(rows), "batch_size", "blocks")
 
-    assert found.y.labels == ("[1, 1, 1, 1]", "[2, 2, 2, 2]", "[10, 10, 10, 10]")
-    assert list(found.cells["value"]) == [3.0, 7.0, 1.0]
-    assert list(found.cells["points"]) == [1, 1, 1]
+
+def test_lists_of_blocks_are_sorted_by_total(maps_by_blocks: HeatMaps) -> None:
+    assert maps_by_blocks.y.labels == ("[1, 1, 1, 1]", "[2, 2, 2, 2]", "[10, 10, 10, 10]")
+
+
+def test_replicates_are_one_point_with_their_median(maps_by_blocks: HeatMaps) -> None:
+    assert list(maps_by_blocks.cells["value"]) == [3.0, 7.0, 1.0]
+    assert list(maps_by_blocks.cells["points"]) == [1, 1, 1]
 
 
 def test_many_values_are_binned_without_losing_points() -> None:
@@ -160,42 +167,54 @@ def test_many_values_are_binned_without_losing_points() -> None:
     assert len(found.x.labels) == 12
 
 
-def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
+def grid_on_two_devices() -> pd.DataFrame:
+    """Return the grid on a CPU, and on a GPU without batch size 1,024."""
     gpu_runs = grid(1).assign(device="Test GPU", environment_id="f")
-    two_devices = pd.concat([grid(), gpu_runs[gpu_runs["batch_size"] < 1024]], ignore_index=True)
-    lstm = points(
-        [
-            {
-                "family": "lstm",
-                "batch_size": 16,
-                "examples_per_second": 1.0,
-                "run_id": "x",
-                "point_id": "x",
-            }
-        ]
-    )
-    result = make_heat_maps(
-        pd.concat([two_devices, lstm], ignore_index=True), "batch_size", "nodes"
-    )
+    return pd.concat([grid(), gpu_runs[gpu_runs["batch_size"] < 1024]], ignore_index=True)
+
+
+def one_lstm_run(**columns: Any) -> pd.DataFrame:
+    row = {
+        "family": "lstm",
+        "batch_size": 16,
+        "examples_per_second": 1.0,
+        "run_id": "x",
+        "point_id": "x",
+    }
+    return points([row], **columns)
+
+
+def test_each_device_has_a_map_on_the_same_axes() -> None:
+    result = make_heat_maps(grid_on_two_devices(), "batch_size", "nodes")
 
     assert [(name, result.unmeasured(cells)) for name, cells in result.maps()] == [
         (CPU, 0),
         ("fc on Test GPU", 3),
     ]
 
+
+def test_a_family_without_an_axis_is_omitted() -> None:
+    frame = pd.concat([grid(), one_lstm_run()], ignore_index=True)
+
+    result = make_heat_maps(frame, "batch_size", "nodes")
+
     omitted = [str(group) for group in result.omitted]
     assert omitted == ["lstm on Test CPU: no run has both batch_size and model.nodes"]
     assert "x" not in result.run_ids
 
-    one_device = two_devices.assign(device="one")
+
+def test_environments_of_one_device_can_be_pooled() -> None:
+    one_device = grid_on_two_devices().assign(device="one")
+
     pooled = make_heat_maps(one_device, "batch_size", "nodes", pool=True)
 
     assert len(list(pooled.maps())) == 1
 
-    lstm["model.name"] = "lstm"
-    families = make_heat_maps(
-        pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name"
-    )
+
+def test_families_on_an_axis_share_a_map() -> None:
+    frame = pd.concat([grid(), one_lstm_run(**{"model.name": "lstm"})], ignore_index=True)
+
+    families = make_heat_maps(frame, "batch_size", "model.name")
 
     assert {name: families.unmeasured(cells) for name, cells in families.maps()} == {
         "all on Test CPU": 3

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import analysis
 from analysis.cli import COMMANDS
 from analysis.result import Result
+from analysis.sides import Compared
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.conftest import ROOT
 
@@ -35,14 +37,20 @@ def planted() -> pd.DataFrame:
     )
 
 
-def test_every_public_name_exists_and_every_analysis_is_public() -> None:
+def test_every_public_name_exists() -> None:
     assert all(getattr(analysis, name) is not None for name in analysis.__all__)
     assert set(analysis.__all__) <= set(dir(analysis))
 
+
+def test_every_analysis_is_public() -> None:
     analyses = [command for command in COMMANDS if command.analysis is not None]
+
     assert {command.analysis.__name__ for command in analyses if command.analysis} <= set(
         analysis.__all__
     )
+
+
+def test_an_unknown_public_name_raises_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'sensitivities'"):
         _ = analysis.sensitivities
 
@@ -76,20 +84,29 @@ def test_the_example_of_the_documentation_runs(
     assert all(result.figure().axes for result in results.values())
 
 
-def test_a_result_shows_table_and_sentences_in_a_notebook() -> None:
-    frame = planted()
-    result = analysis.compare(frame, analysis.CompareOptions(a="device=One", b="device=Two"))
-    page = result._repr_html_()
+@pytest.fixture(scope="module")
+def one_against_two() -> Compared:
+    return analysis.compare(planted(), analysis.CompareOptions(a="device=One", b="device=Two"))
+
+
+def test_a_result_shows_the_answer_then_table_and_sentences_in_a_notebook(
+    one_against_two: Compared,
+) -> None:
+    page = one_against_two._repr_html_()
     ratio = np.exp(np.log(BATCH**0.2).mean())
 
     assert page.startswith(f"<p>One is {ratio:.3g}x faster than Two (95% CI ")
     assert page.index("</p><table") < page.index("<p>One is faster on ")
-    assert repr(result) == result.text()
 
-    ratio = BATCH**0.2
-    row = result.families.iloc[0]
 
-    assert (row["points"], row["wins"]) == (len(POINTS), (ratio > 1).sum())
+def test_the_representation_of_a_result_is_its_text(one_against_two: Compared) -> None:
+    assert repr(one_against_two) == one_against_two.text()
+
+
+def test_a_comparison_has_a_table_of_families(one_against_two: Compared) -> None:
+    row = one_against_two.families.iloc[0]
+
+    assert (row["points"], row["wins"]) == (len(POINTS), (BATCH**0.2 > 1).sum())
 
 
 #: Program that runs command lines in one process and prints their exit codes and outputs.
@@ -110,38 +127,68 @@ print(json.dumps(outcomes))
 """
 
 
-def test_a_plug_in_analysis_appears_in_help_commands_and_the_report(
-    store: str, tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class PluginOutputs:
+    """Outputs of command lines with a plug-in analysis `spread`.
+
+    Attributes:
+        help_of_all: Output of `--help`.
+        help_of_plugin: Output of `spread --help`.
+        answer: Output of `spread`.
+        folder: Folder of the files `spread.csv`, `spread.png` and `report.html`.
+    """
+
+    help_of_all: str
+    help_of_plugin: str
+    answer: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def plugin(store: str, tmp_path_factory: pytest.TempPathFactory) -> PluginOutputs:
+    folder = tmp_path_factory.mktemp("plugin")
     selection = ["--store", store, "--family", "fc"]
-    page = tmp_path / "report.html"
-    table = tmp_path / "spread.csv"
+    files = ["--csv", str(folder / "spread.csv"), "--figure", str(folder / "spread.png")]
     lines = [
         ["--help"],
         ["spread", "--help"],
-        ["spread", *selection, "--csv", str(table), "--figure", str(tmp_path / "spread.png")],
-        ["report", *selection, "--out", str(page)],
+        ["spread", *selection, *files],
+        ["report", *selection, "--out", str(folder / "report.html")],
     ]
     environ = {
         "PYTHONPATH": str(Path(__file__).with_name("plugin")),
         "PATH": "",
-        "HOME": str(tmp_path),
+        "HOME": str(folder),
     }
     command = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
     done = subprocess.run(
         command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False
     )
-
     assert done.returncode == 0, done.stderr
+    outputs = [output for _, output in json.loads(done.stdout)]
+    return PluginOutputs(
+        help_of_all=outputs[0],
+        help_of_plugin=outputs[1],
+        answer=outputs[2],
+        folder=folder,
+    )
 
-    help_of_all, help_of_plugin, answer, _ = json.loads(done.stdout)
-    assert "how far apart the runs of a family are" in help_of_all[1]
-    assert "--metric M" in help_of_plugin[1]
+
+def test_a_plug_in_analysis_appears_in_the_help(plugin: PluginOutputs) -> None:
+    assert "how far apart the runs of a family are" in plugin.help_of_all
+    assert "--metric M" in plugin.help_of_plugin
+
+
+def test_a_plug_in_analysis_is_a_command(plugin: PluginOutputs) -> None:
     # The speeds are 10 x batch / layers, so they range from 10 x 16 / 5 to 10 x 80.
-    assert "fc is spread by a factor of 25." in answer[1]
-    assert table.read_text().splitlines()[1] == "fc,32.0,800.0,25.0"
-    assert (tmp_path / "spread.png").stat().st_size > 0
+    assert "fc is spread by a factor of 25." in plugin.answer
+    table = (plugin.folder / "spread.csv").read_text()
+    assert table.splitlines()[1] == "fc,32.0,800.0,25.0"
+    assert (plugin.folder / "spread.png").stat().st_size > 0
 
-    report = page.read_text()
+
+def test_a_plug_in_analysis_is_a_section_of_the_report(plugin: PluginOutputs) -> None:
+    report = (plugin.folder / "report.html").read_text()
+
     assert report.index("Spread of the families") < report.index("What performance depends on")
     assert "python -m analysis spread" in report

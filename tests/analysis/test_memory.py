@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis.analyses.memory import find_frontiers
 from analysis.analyses.memory import memory as analyse
@@ -27,6 +28,7 @@ def test_sides_and_edges_follow_from_monotonicity_alone() -> None:
     points = np.random.default_rng(0).integers(0, 6, (60, 3))
     failed = points @ [1, 2, 1] > 10
     side, edge = cross_check_points(points, failed)
+
     for number, point in enumerate(points):
         is_other = np.arange(60) != number
         fits = any((point <= other).all() for other in points[is_other & ~failed])
@@ -38,6 +40,7 @@ def test_sides_and_edges_follow_from_monotonicity_alone() -> None:
         else:
             expected = "open"
         assert side[number] == expected
+
         same_outcome = points[failed == failed[number]]
         if failed[number]:
             beyond = [other for other in same_outcome if (other <= point).all()]
@@ -45,30 +48,43 @@ def test_sides_and_edges_follow_from_monotonicity_alone() -> None:
             beyond = [other for other in same_outcome if (other >= point).all()]
         assert edge[number] == all((other == point).all() for other in beyond)
 
-    assert cross_check_points([[1, 1], [3, 3], [2, 2]], [True, False, True])[0].tolist() == [
-        "fits",
-        "fails",
-        "contradicted",
-    ]
-    assert cross_check_points([[1, 1]], [True])[0].tolist() == ["open"]
+
+@pytest.mark.parametrize(
+    ("points", "failed", "sides"),
+    [
+        pytest.param(
+            [[1, 1], [3, 3], [2, 2]],
+            [True, False, True],
+            ["fits", "fails", "contradicted"],
+            id="small points fail and a large one fits",
+        ),
+        pytest.param([[1, 1]], [True], ["open"], id="one point"),
+    ],
+)
+def test_sides_of_few_points(points: list[list[int]], failed: list[bool], sides: list[str]) -> None:
+    assert cross_check_points(points, failed)[0].tolist() == sides
 
 
-def test_contradictory_points_are_named_and_other_failures_excluded() -> None:
+def test_contradictory_points_are_named() -> None:
     frame = planted()
     is_largest = (
         frame[["model.nodes", "model.layers", "batch_size"]].eq([4096, 32, 4096]).all(axis=1)
     )
     frame.loc[is_largest, "outcome"] = "ok"
+
+    assert (
+        "1 point fitted although points that are no larger in any size did not: nodes 4096, layers 32, "
+        in analyse(frame).text()
+    )
+
+
+def test_failures_for_other_reasons_are_excluded() -> None:
+    frame = planted()
     frame.loc[frame.index[:3], "outcome"] = ["crash", "oom_predicted", "timeout"]
-    text = analyse(frame).text()
 
     assert (
         "of 61 tried points ran out of memory; excluded: 1 crash, 1 oom_predicted, 1 timeout."
-        in text
-    )
-    assert (
-        "1 point fitted although points that are no larger in any size did not: nodes 4096, layers 32, "
-        in text
+        in analyse(frame).text()
     )
 
 

@@ -49,6 +49,9 @@ def test_options_survive_conversion_to_a_command_line_and_back(command: SubComma
 
     assert parse(command, words)[0] == options
 
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_command_line_omits_defaults(command: SubCommand) -> None:
     required = {
         entry.name: sample(entry) for entry in arguments(command.options) if _required(entry)
     }

@@ -16,6 +16,7 @@ from analysis.analyses.overhead import (
 from analysis.claims.evaluate import Data, judge
 from analysis.claims.kinds import ClaimAnswer
 from analysis.claims.load import load_claims, parse_claims
+from analysis.result import Result
 from paradnn.statistics.dependence import crossed_ratio, shared_levels
 from paradnn.store.metrics import PHASES
 
@@ -88,41 +89,67 @@ def test_intervals_of_shares_stay_between_0_and_1() -> None:
     assert (stack.low, stack.high) == pytest.approx((1 - measuring.high, 1 - measuring.low))
 
 
-def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> None:
-    frame = points().assign(device="D", environment_id="e")
-    result = overhead(frame)
+@pytest.fixture(scope="module")
+def overhead_of_one_environment() -> Result:
+    return overhead(points().assign(device="D", environment_id="e"))
 
-    assert "the stack's own overhead (schedule + start + record) takes " in result.text()
-    assert "Excluded: 2 runs without phases." in result.text()
-    assert len(result.sources) == 38
 
-    result.figure().savefig(tmp_path / "overhead.png")
-    # An event that affects a fraction 1 - 0.05^(1/n) of all points is absent from 5% of samples of
-    # n points.
+def test_the_command_reports_the_overhead_of_the_stack(overhead_of_one_environment: Result) -> None:
+    text = overhead_of_one_environment.text()
+
+    assert "the stack's own overhead (schedule + start + record) takes " in text
+
+
+def test_runs_without_phases_are_excluded(overhead_of_one_environment: Result) -> None:
+    assert "Excluded: 2 runs without phases." in overhead_of_one_environment.text()
+    assert len(overhead_of_one_environment.sources) == 38
+
+
+def test_few_points_may_lack_rare_events(overhead_of_one_environment: Result) -> None:
+    """An event in a fraction 1 - 0.05^(1/n) of all points is absent from 5% of samples of n."""
     assert (
         "fewer than 7.6% of points, such as a long wait, may be absent from these 38"
-        in result.text()
+        in overhead_of_one_environment.text()
     )
     assert pytest.approx(0.05, abs=1e-3) == (1 - 0.0758) ** 38
 
+
+def test_many_points_have_no_remark_about_rare_events() -> None:
+    frame = points().assign(device="D", environment_id="e")
     many = pd.concat(
         [frame.assign(run_id=frame["run_id"] + f"-{i}") for i in range(10)], ignore_index=True
     )
+
     assert "may be absent from" not in overhead(many).text()
 
-    bars = {bar.get_label(): bar.patches[0] for bar in result.figure().axes[0].containers}
+
+def test_every_phase_is_drawn_with_a_distinct_style(
+    overhead_of_one_environment: Result, tmp_path: Path
+) -> None:
+    figure = overhead_of_one_environment.figure()
+    bars = {bar.get_label(): bar.patches[0] for bar in figure.axes[0].containers}
     styles = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars.values()}
 
     assert len(styles) == len(bars) == len(PHASES), "every phase needs a distinct color or hatch"
+    figure.savefig(tmp_path / "overhead.png")
 
-    # Runs without phases, such as published ones, do not make other runs heterogeneous.
+
+def test_runs_without_phases_do_not_make_other_runs_heterogeneous() -> None:
+    frame = points().assign(device="D", environment_id="e")
     frame.loc[[3, 8], "environment_id"] = "published"
+
     assert "pooled" not in overhead(frame).text()
 
+
+def test_a_phase_with_an_infinite_time_is_omitted() -> None:
     infinite_build = points().assign(phase_build_seconds=np.inf)
+
     assert "build" not in list(overhead(infinite_build).table["phase"])
 
-    without_phases = overhead(frame.loc[[3, 8]])
+
+def test_only_runs_without_phases_are_reported_and_not_drawn() -> None:
+    without_phases = overhead(points().loc[[3, 8]])
+
     assert (
         without_phases.text()
         == "None of these 2 runs reports phases; published runs have no phases."
@@ -154,15 +181,21 @@ def drivers() -> pd.DataFrame:
     return frame.assign(run_id=[str(row) for row in range(len(frame))])
 
 
-def test_layers_of_drivers_are_reported_per_launcher(tmp_path: Path) -> None:
-    result = overhead(drivers(), OverheadOptions(layers=True))
+@pytest.fixture(scope="module")
+def layers_of_drivers() -> Result:
+    return overhead(drivers(), OverheadOptions(layers=True))
 
-    table = result.table.set_index(["launcher", "layer"])
 
-    assert set(table.index.get_level_values("launcher")) == {"submitit_slurm", "bare"}
+def layers_of(result: Result, launcher: str) -> pd.DataFrame:
+    """Return the rows of a launcher, indexed by layer."""
+    is_selected = result.table["launcher"] == launcher
+    return result.table[is_selected].set_index("layer")
 
-    slurm = table.loc["submitit_slurm"]
-    assert list(slurm.index) == [
+
+def test_each_launcher_has_its_layers(layers_of_drivers: Result) -> None:
+    assert set(layers_of_drivers.table["launcher"]) == {"submitit_slurm", "bare"}
+    assert set(layers_of_drivers.table["drivers"]) == {6, 2}
+    assert list(layers_of(layers_of_drivers, "submitit_slurm").index) == [
         "queue",
         "launcher",
         "driver",
@@ -174,21 +207,31 @@ def test_layers_of_drivers_are_reported_per_launcher(tmp_path: Path) -> None:
         "profile",
     ]
 
+
+def test_layers_of_slurm_drivers_have_the_planted_times(layers_of_drivers: Result) -> None:
+    slurm = layers_of(layers_of_drivers, "submitit_slurm")
     expected = {"queue": 60, "launcher": 4, "driver": 10, "import": 4, "compile": 8, "measure": 20}
+
     for layer, seconds in expected.items():
         assert slurm.loc[layer, "seconds"] == pytest.approx(seconds)
         assert slurm.loc[layer, "share"] == pytest.approx(seconds / 106)
-
     assert slurm.loc["queue", "low"] < 60 / 106 < slurm.loc["queue", "high"]
+    assert f"submitit_slurm {78 / 106:.1%} (" in layers_of_drivers.text()
 
-    bare = table.loc["bare"]
+
+def test_drivers_without_a_launcher_do_not_queue(layers_of_drivers: Result) -> None:
+    bare = layers_of(layers_of_drivers, "bare")
+
     assert bare.loc["queue", "seconds"] == 0
     assert bare.loc["driver", "share"] == pytest.approx(10 / 42)
-    assert set(table["drivers"]) == {6, 2}
-    assert "bare 33.3% (no interval: fewer than 6 drivers)" in result.text()
-    assert f"submitit_slurm {78 / 106:.1%} (" in result.text()
 
-    result.figure().savefig(tmp_path / "layers.png")
+
+def test_few_drivers_have_no_interval(layers_of_drivers: Result) -> None:
+    assert "bare 33.3% (no interval: fewer than 6 drivers)" in layers_of_drivers.text()
+
+
+def test_layers_of_drivers_are_drawn(layers_of_drivers: Result, tmp_path: Path) -> None:
+    layers_of_drivers.figure().savefig(tmp_path / "layers.png")
 
 
 @pytest.mark.parametrize(

@@ -346,13 +346,19 @@ def test_runs_that_are_not_replicates_are_rejected() -> None:
         pair(swept, published)
 
 
-def test_join_columns_can_be_chosen_and_disjoint_columns_are_reported() -> None:
+def test_join_columns_can_be_chosen() -> None:
     a = side([[3.0]], precision="float16")
     b = side([[2.0]], "B")
 
     assert pair(a, b, on=["batch_size", "model.layers"])["speedup"].tolist() == [1.5]
 
+
+def test_disjoint_join_columns_are_reported() -> None:
+    a = side([[3.0]], precision="float16")
+    b = side([[2.0]], "B")
+
     pairs = pair(a, b, on=["batch_size", "precision"])
+
     assert len(pairs) == 0
     assert pairs.attrs["disjoint"] == {"precision": ("float16", "float32")}
 

@@ -48,6 +48,7 @@ def models() -> pd.DataFrame:
 
 def test_the_command_reports_and_draws_the_ranges(tmp_path: Path) -> None:
     result = parameters(models())
+
     assert result.text().splitlines() == [
         "7 models have from 400 (fc) to 500M (gru) trainable parameters, a factor of 1.25M.",
         "fc: 4 models from 400 to 3.2k trainable parameters, a factor of 8; half of them between 700 and 2k, "
@@ -57,8 +58,10 @@ def test_the_command_reports_and_draws_the_ranges(tmp_path: Path) -> None:
         "resnet50: 25.6M, outside every family's range.",
         "1 run does not report parameters.",
     ]
-
     result.figure().savefig(tmp_path / "parameters.png")
+
+
+def test_runs_without_parameters_are_reported_and_not_drawn() -> None:
     without_parameters = parameters(models().drop(columns="parameters"))
 
     assert not without_parameters.drawable

@@ -16,11 +16,17 @@ def run(**more: Any) -> pd.DataFrame:
     return pd.DataFrame([row | more])
 
 
-def test_later_prices_override_earlier_ones_and_invalid_tables_are_rejected(tmp_path: Path) -> None:
-    page = tmp_path / "page.yaml"
-    page.write_text(
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """Return a table of prices in US dollars."""
+    path = tmp_path / "page.yaml"
+    path.write_text(
         "{currency: USD, date: '2031', source: a page, per_hour: {V100: 2.5, TPU v2: 4}}"
     )
+    return path
+
+
+def test_prices_of_a_table_keep_its_currency_and_source(page: Path) -> None:
     prices = read_prices([str(page)], run())
 
     assert (dict(prices.per_hour), prices.currency, prices.origin) == (
@@ -28,38 +34,67 @@ def test_later_prices_override_earlier_ones_and_invalid_tables_are_rejected(tmp_
         "USD",
         "a page, 2031",
     )
+
+
+def test_later_prices_override_earlier_ones(page: Path) -> None:
     assert read_prices([str(page), "V100=3"], run()).per_hour == {"V100": 3.0}
 
+
+def test_a_price_may_belong_to_a_host(tmp_path: Path) -> None:
+    table = tmp_path / "own.yaml"
+    table.write_text("currency: EUR\nper_hour: {box: 0.5}\n")
+
+    assert read_prices([str(table)], run()).per_hour == {"box": 0.5}
+
+
+def test_tables_in_different_currencies_are_rejected(page: Path, tmp_path: Path) -> None:
     second_table = tmp_path / "own.yaml"
     second_table.write_text("currency: EUR\nper_hour: {box: 0.5}\n")
 
-    assert read_prices([str(second_table)], run()).per_hour == {"box": 0.5}
     with pytest.raises(
         ConfigError,
         match=r"these tables are in different currencies \(EUR, USD\); give tables of one",
     ):
         read_prices([str(page), str(second_table)], run())
 
-    for text, message in (
-        (
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
             "per_hour: {box: -1}\n",
             "per_hour=box=-1: is not a positive price; write for example 'box: 2', the price of an hour",
+            id="negative price",
         ),
-        (
+        pytest.param(
             "per_hours: {box: 1}\n",
             "per_hours={'box': 1}: no such key; did you mean per_hour? keys: currency, date",
+            id="unknown key",
         ),
-        ("", "does not contain a table of prices; see conf/price/example.yaml"),
-        ("- 1\n", "does not contain a table of prices; see conf/price/example.yaml"),
-    ):
-        second_table.write_text(text)
-        with pytest.raises(ConfigError) as caught:
-            read_prices([str(second_table)], run())
-        assert str(caught.value).startswith(f"--price={second_table}: {message}"), caught.value
-    second_table.write_text("per_hour: [")
+        pytest.param(
+            "", "does not contain a table of prices; see conf/price/example.yaml", id="empty"
+        ),
+        pytest.param(
+            "- 1\n", "does not contain a table of prices; see conf/price/example.yaml", id="list"
+        ),
+    ],
+)
+def test_an_invalid_table_of_prices_is_rejected(text: str, message: str, tmp_path: Path) -> None:
+    table = tmp_path / "own.yaml"
+    table.write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        read_prices([str(table)], run())
+
+    assert str(caught.value).startswith(f"--price={table}: {message}"), caught.value
+
+
+def test_a_table_of_prices_that_is_not_yaml_is_rejected(tmp_path: Path) -> None:
+    table = tmp_path / "own.yaml"
+    table.write_text("per_hour: [")
 
     with pytest.raises(ConfigError, match="is not a YAML file"):
-        read_prices([str(second_table)], run())
+        read_prices([str(table)], run())
 
 
 def test_costs_are_price_times_time() -> None:

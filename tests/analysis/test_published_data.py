@@ -4,8 +4,10 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ import pytest
 from analysis.pairing import pair
 from analysis.published.source import (
     ImportedFolder,
+    PublishedRun,
     digest,
     load_shipped,
     log_published,
@@ -67,68 +70,135 @@ def test_shipped_files_equal_the_output_of_their_readers() -> None:
         )
 
 
-def test_every_entry_of_the_archive_is_a_run_in_the_units_of_this_package() -> None:
-    frame = frame_of(load_shipped("archive"))
-    for name, device, cores, peak in (
-        ("tpu_fc", "TPU v2", 8, 22.5e3),
-        ("gpu_fc", "V100", 1, 125e3),
-    ):
-        content = raw(name)
-        runs = frame[frame["device"] == device].set_index("archive_label")
-        failed = runs[runs["outcome"] != "ok"]
-        assert sorted(failed.index) == sorted(content["err_jobs"])
-        assert (failed["outcome"] == "oom_device").sum() == content["states"].count("OOM")
-        expected = pd.DataFrame(
-            {key: content[key] for key in content if len(content[key]) == len(content["labels"])}
-        )
-        runs = runs[runs["outcome"] == "ok"].loc[content["labels"]]
-        shape = np.array(
-            [[int(number) for number in re.findall(r"\d+", label)] for label in content["labels"]]
-        )
-        columns = [
-            "model.layers",
-            "model.nodes",
-            "model.input_size",
-            "model.output_size",
-            "batch_size",
-        ]
-        np.testing.assert_array_equal(runs[columns].to_numpy(int), shape)
-        for column, values in {
-            "examples_per_second": expected["example_per_sec"],
-            "step_time_ms": 1000 / expected["step_per_sec"],
-            "flops_per_second": expected["flops"] * 1e9 * cores,
-            "flops_per_step": expected["fl"] * 1e9 * cores,
-            "published_flops_per_second": expected["flops"] * 1e9,
-            "parameters": expected["params"],
-            "published_intensity": expected["intensity"],
-            # Table 3 of the paper: 180 TFLOP/s of the board, 125 TFLOP/s of the V100's tensor
-            # cores.
-            "flops_utilization_spec": expected["flops"] / peak,
-        }.items():
-            np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
-        # A count that is independent of the file: three products of the batch with each weight,
-        # with two operations each.
-        weights = (
-            shape[:, 2] * shape[:, 1]
-            + (shape[:, 0] - 1) * shape[:, 1] ** 2
-            + shape[:, 1] * shape[:, 3]
-        )
-        ratio = runs["flops_per_step"] / (6 * shape[:, 4] * weights)
-        assert ratio.between(0.98, 1.15).all(), (
-            "the work must be that of the whole board, not of one core"
-        )
+@pytest.fixture(scope="module")
+def archive_frame() -> pd.DataFrame:
+    return frame_of(load_shipped("archive"))
 
 
-def test_traces_and_operations_belong_to_their_point() -> None:
+def runs_of_archive(archive_frame: pd.DataFrame, device: str) -> pd.DataFrame:
+    """Return the runs on a device, by their label in the archive."""
+    return archive_frame[archive_frame["device"] == device].set_index("archive_label")
+
+
+def successful_runs(
+    archive_frame: pd.DataFrame, device: str, content: Mapping[str, Any]
+) -> pd.DataFrame:
+    """Return the successful runs on a device, in the order of the archive's labels."""
+    runs = runs_of_archive(archive_frame, device)
+    return runs[runs["outcome"] == "ok"].loc[content["labels"]]
+
+
+def shapes_of(content: Mapping[str, Any]) -> np.ndarray:
+    """Return the numbers in the label of each successful entry of the archive.
+
+    The columns are layers, nodes, input size, output size and batch size.
+    """
+    return np.array(
+        [[int(number) for number in re.findall(r"\d+", label)] for label in content["labels"]]
+    )
+
+
+sides_of_archive = pytest.mark.parametrize(
+    ("name", "device"),
+    [pytest.param("tpu_fc", "TPU v2", id="TPU v2"), pytest.param("gpu_fc", "V100", id="V100")],
+)
+
+
+@sides_of_archive
+def test_every_failed_entry_of_the_archive_is_a_failed_run(
+    archive_frame: pd.DataFrame, name: str, device: str
+) -> None:
+    content = raw(name)
+    runs = runs_of_archive(archive_frame, device)
+    failed = runs[runs["outcome"] != "ok"]
+
+    assert sorted(failed.index) == sorted(content["err_jobs"])
+    assert (failed["outcome"] == "oom_device").sum() == content["states"].count("OOM")
+
+
+@sides_of_archive
+def test_every_entry_of_the_archive_is_a_run_of_its_shape(
+    archive_frame: pd.DataFrame, name: str, device: str
+) -> None:
+    content = raw(name)
+    runs = successful_runs(archive_frame, device, content)
+    columns = [
+        "model.layers",
+        "model.nodes",
+        "model.input_size",
+        "model.output_size",
+        "batch_size",
+    ]
+
+    np.testing.assert_array_equal(runs[columns].to_numpy(int), shapes_of(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "cores", "peak"),
+    [
+        # Table 3 of the paper: 180 TFLOP/s of the board, 125 TFLOP/s of the V100's tensor cores.
+        pytest.param("tpu_fc", "TPU v2", 8, 22.5e3, id="TPU v2"),
+        pytest.param("gpu_fc", "V100", 1, 125e3, id="V100"),
+    ],
+)
+def test_metrics_of_the_archive_have_the_units_of_this_package(
+    archive_frame: pd.DataFrame, name: str, device: str, cores: int, peak: float
+) -> None:
+    content = raw(name)
+    expected = pd.DataFrame(
+        {key: content[key] for key in content if len(content[key]) == len(content["labels"])}
+    )
+    runs = successful_runs(archive_frame, device, content)
+
+    for column, values in {
+        "examples_per_second": expected["example_per_sec"],
+        "step_time_ms": 1000 / expected["step_per_sec"],
+        "flops_per_second": expected["flops"] * 1e9 * cores,
+        "flops_per_step": expected["fl"] * 1e9 * cores,
+        "published_flops_per_second": expected["flops"] * 1e9,
+        "parameters": expected["params"],
+        "published_intensity": expected["intensity"],
+        "flops_utilization_spec": expected["flops"] / peak,
+    }.items():
+        np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
+
+
+@sides_of_archive
+def test_the_work_of_an_archived_step_is_that_of_the_whole_board(
+    archive_frame: pd.DataFrame, name: str, device: str
+) -> None:
+    """Compare with a count that is independent of the file.
+
+    There are three products of the batch with each weight, with two operations each.
+    """
+    content = raw(name)
+    shape = shapes_of(content)
+    runs = successful_runs(archive_frame, device, content)
+    weights = (
+        shape[:, 2] * shape[:, 1] + (shape[:, 0] - 1) * shape[:, 1] ** 2 + shape[:, 1] * shape[:, 3]
+    )
+
+    ratio = runs["flops_per_step"] / (6 * shape[:, 4] * weights)
+
+    assert ratio.between(0.98, 1.15).all(), (
+        "the work must be that of the whole board, not of one core"
+    )
+
+
+@pytest.fixture(scope="module")
+def traced_runs() -> dict[str, PublishedRun]:
+    """Return the runs of the archive with tables, by their label in the archive."""
+    return {run.tags["archive_label"]: run for run in load_shipped("archive").runs if run.tables}
+
+
+def test_traces_belong_to_their_point(traced_runs: dict[str, PublishedRun]) -> None:
     traces = raw("fc_trace_10sec")
-    operations = raw("fc_trace_10sec_opbreakdown")
-    runs = {run.tags["archive_label"]: run for run in load_shipped("archive").runs if run.tables}
 
-    assert set(runs) == set(traces["labels"])
-
+    assert set(traced_runs) == set(traces["labels"])
     for index, label in enumerate(traces["labels"]):
         captures = traces["flops_trace"][index]
-        run = runs[label]
+        run = traced_runs[label]
+
         assert run.metrics["trace_flops_utilization"] == pytest.approx(
             traces["flops_perc"][index] / 100
         )
@@ -139,11 +209,16 @@ def test_traces_and_operations_belong_to_their_point() -> None:
         assert run.metrics["trace_flops_utilization_median"] == pytest.approx(
             np.median(captures) / 100
         )
+
         columns, rows = run.tables["traces.json"]
         shares = pd.DataFrame(rows, columns=columns)["flops_utilization"]
         assert shares.tolist() == pytest.approx([capture / 100 for capture in captures])
+
+
+def test_operations_belong_to_their_point(traced_runs: dict[str, PublishedRun]) -> None:
+    operations = raw("fc_trace_10sec_opbreakdown")
     found = {}
-    for label, run in runs.items():
+    for label, run in traced_runs.items():
         columns, rows = run.tables["operation_types.json"]
         found |= {
             f"{label}-{row['type']}": row
@@ -157,7 +232,6 @@ def test_traces_and_operations_belong_to_their_point() -> None:
 
     is_loop = table["type"] == "while"
     rates = np.array(operations["flops_perc"])[~is_loop] * 1.8e12
-
     np.testing.assert_allclose(table.loc[~is_loop, "flops_per_second"].astype(float), rates)
     assert table.loc[is_loop, "flops_per_second"].isna().all(), (
         "the rate of a loop is that of the operations inside it"
@@ -228,9 +302,8 @@ def test_rates_of_deepbench_equal_the_published_ones(
             )
 
 
-def test_vidur_tiny_and_layers_are_complete() -> None:
+def test_all_timings_of_vidur_are_shipped() -> None:
     vidur = load_shipped("vidur").runs
-    tiny = load_shipped("tiny").runs
 
     assert len({run.point_id for run in vidur}) == len(vidur) == 24_376
 
@@ -243,15 +316,22 @@ def test_vidur_tiny_and_layers_are_complete() -> None:
         run.metrics["transfer_us"],
     ) == ("8", "247808", 61)
     assert run.metrics["bus_bytes_per_second"] == pytest.approx(2 * 7 / 8 * 247_808 / 61e-6)
+
+
+def test_all_results_of_mlperf_tiny_are_shipped() -> None:
+    tiny = load_shipped("tiny").runs
+
     assert len({run.point_id for run in tiny}) == len(tiny) == 43
     assert all(
         run.metrics["step_time_ms"] * run.metrics["examples_per_second"] == pytest.approx(1e3)
         for run in tiny
     )
 
-    runs = {run.name: run for run in load_shipped("layers").runs}
-    assert len(runs) == 8
 
+def test_all_tables_of_layers_are_shipped() -> None:
+    runs = {run.name: run for run in load_shipped("layers").runs}
+
+    assert len(runs) == 8
     for name, shares in PRINTED.items():
         found = runs[name].metrics
         # Shares are relative to the sum over all layers. The paper's last table adds up to 99%.

@@ -19,7 +19,7 @@ from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.heatmap import HeatmapOptions, heatmap
 from analysis.analyses.roofline import RooflineOptions, roofline
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
-from analysis.analyses.speedup import SpeedupOptions, pair_points, speedup
+from analysis.analyses.speedup import Speedup, SpeedupOptions, pair_points, speedup
 from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import observations
 from analysis.operations import OperationsResult, median_time, summarize_types
@@ -71,32 +71,46 @@ def published_pairs() -> pd.DataFrame:
     return pairs.assign(speedup=pairs["tpu"] / pairs["gpu"])
 
 
-def test_pairs_and_their_weights_equal_those_of_the_published_files(frame: pd.DataFrame) -> None:
-    tpu = frame[frame["device"] == "TPU v2"]
-    gpu = frame[frame["device"] == "V100"]
-    expected = published_pairs()
-    pairs = pair(tpu, gpu)
-    found = pair_points(tpu, gpu)
-    merged = pairs.merge(expected, on=SHAPE, suffixes=("", "_expected"), validate="one_to_one")
+def by_device(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs on the TPU and on the GPU."""
+    return frame[frame["device"] == "TPU v2"], frame[frame["device"] == "V100"]
 
+
+def test_speedups_of_pairs_equal_those_of_the_published_files(frame: pd.DataFrame) -> None:
+    expected = published_pairs()
+
+    pairs = pair(*by_device(frame))
+
+    merged = pairs.merge(expected, on=SHAPE, suffixes=("", "_expected"), validate="one_to_one")
     assert len(pairs) == len(merged) == 176
     np.testing.assert_allclose(merged["speedup"], merged["speedup_expected"], rtol=1e-12)
     assert set(pairs["interval_source"]) == {"prior"}
     assert pairs.attrs["differ"]["precision"] == ("bfloat16", "float16")
     assert (pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]) == (1548, 0)
 
-    row = found.families.iloc[0]
+
+@pytest.fixture(scope="module")
+def compared_points(frame: pd.DataFrame) -> Speedup:
+    return pair_points(*by_device(frame))
+
+
+def test_share_and_mean_of_speedups_equal_those_of_the_published_files(
+    compared_points: Speedup,
+) -> None:
+    expected = published_pairs()
+    row = compared_points.families.iloc[0]
+
     assert (row["points"], row["wins"], round(row["share"], 3)) == (176, 136, 0.773)
     assert row["geometric_mean"] == pytest.approx(np.exp(np.log(expected["speedup"]).mean()))
-
     quartiles = expected["speedup"].quantile([0.25, 0.5, 0.75])
     np.testing.assert_allclose(row[["q25", "median", "q75"]].astype(float), quartiles)
 
-    weights = found.fits[0].regression.weights["weight"]
-    assert set(SHAPE) - set(weights.index) == {"model.input_size", "model.output_size"}, (
-        "input and output sizes are the same for all pairs"
-    )
 
+def test_weights_of_speedups_equal_those_of_plain_least_squares(
+    compared_points: Speedup,
+) -> None:
+    expected = published_pairs()
+    weights = compared_points.fits[0].regression.weights["weight"]
     x = np.log2(expected[list(weights.index)].astype(float))
     y = np.log2(expected["speedup"])
     standardized = (x - x.mean()) / x.std()
@@ -104,8 +118,14 @@ def test_pairs_and_their_weights_equal_those_of_the_published_files(frame: pd.Da
         standardized.to_numpy(), ((y - y.mean()) / y.std()).to_numpy(), rcond=None
     )[0]
 
+    assert set(SHAPE) - set(weights.index) == {"model.input_size", "model.output_size"}, (
+        "input and output sizes are the same for all pairs"
+    )
     np.testing.assert_allclose(weights, expected_weights, rtol=1e-8)
 
+
+def test_intervals_of_share_and_mean_allow_for_shared_models_and_batch_sizes() -> None:
+    expected = published_pairs()
     ratios = expected["speedup"].to_numpy()
     levels = shared_levels(expected.rename(columns=str))
 

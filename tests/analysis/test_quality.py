@@ -131,12 +131,17 @@ def test_a_record_with_several_copies_counts_once_even_if_they_differ() -> None:
     np.testing.assert_array_equal(find_copies(frame), [False, True, False, False])
 
 
-def test_failed_checks_are_excluded_and_unsteady_runs_only_on_request() -> None:
+def with_problems() -> pd.DataFrame:
+    """Return 27 runs: one with failed checks, two not steady, and one on a contended machine."""
     frame = measured()
     frame.loc[0, "checks"] = "failed: throughput is not batch size over step time"
     frame.loc[[1, 2], "steady"] = False
     frame["contended"] = np.arange(27) == 3
-    kept, quality = usable_runs(frame)
+    return frame
+
+
+def test_runs_with_failed_checks_are_excluded() -> None:
+    kept, quality = usable_runs(with_problems())
 
     assert (len(kept), quality.excluded_runs, quality.unsteady, quality.contended) == (26, 1, 2, 1)
     assert quality.text() == (
@@ -144,15 +149,21 @@ def test_failed_checks_are_excluded_and_unsteady_runs_only_on_request() -> None:
         "(--steady-only excludes such runs)."
     )
 
-    kept, quality = usable_runs(frame, steady_only=True)
-    assert (len(kept), quality.excluded_runs) == (23, 4)
 
+def test_unsteady_and_contended_runs_are_excluded_on_request() -> None:
+    kept, quality = usable_runs(with_problems(), steady_only=True)
+
+    assert (len(kept), quality.excluded_runs) == (23, 4)
     steady = "2 runs without a steady state, 1 run on a contended machine."
     assert quality.text() == f"Excluded: 1 run with failed checks, {steady}"
 
+
+def test_problems_may_be_recorded_as_text() -> None:
+    frame = with_problems()
     as_text = frame.assign(
         steady=frame["steady"].map(str).str.lower(), contended=frame["contended"].map(str)
     )
+
     assert usable_runs(as_text)[1] == usable_runs(frame)[1]
 
 

@@ -144,27 +144,40 @@ def parse_valid_page(text: str) -> Page:
     return found
 
 
-def test_populations_are_separate_and_every_figure_has_a_caption(page: str) -> None:
-    found = parse_valid_page(page)
+@pytest.fixture(scope="module")
+def parsed(page: str) -> Page:
+    return parse_valid_page(page)
+
+
+def test_populations_are_separate_and_compared(parsed: Page) -> None:
     # The newer version runs the same points twice as fast.
     assert (
         "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9"
-        in found.text
+        in parsed.text
     )
-    assert "over 15 points that both measured" in found.text
-    assert "--tag environment_id=env-2.9" in found.text
+    assert "over 15 points that both measured" in parsed.text
+    assert "--tag environment_id=env-2.9" in parsed.text
 
-    figures = found.attributes_of("img")
+
+def test_every_figure_has_a_caption(parsed: Page) -> None:
+    figures = parsed.attributes_of("img")
+
     assert len(figures) > 10
     assert all(len(figure["alt"] or "") > 40 for figure in figures)
 
+
+def test_sections_are_in_order(page: str) -> None:
     positions = [
         page.index(f'id="{name}"')
         for name in ("verdict", "throughput", "results", "measured", "p1", "missing")
     ]
+
     assert positions == sorted(positions)
-    assert "2 of 32" not in found.text
-    assert "1 point did not fit into memory" in found.text
+
+
+def test_a_point_that_failed_in_both_populations_is_counted_once(parsed: Page) -> None:
+    assert "2 of 32" not in parsed.text
+    assert "1 point did not fit into memory" in parsed.text
 
 
 def test_missing_sections_name_their_requirements(page: str) -> None:
@@ -178,20 +191,30 @@ def test_missing_sections_name_their_requirements(page: str) -> None:
     assert "bug in this tool" not in page
 
 
-def test_runs_link_only_to_a_tracking_server_and_without_credentials() -> None:
+def test_the_address_of_a_tracking_server_has_no_credentials() -> None:
     assert ui_address("https://me:secret@host:5000/base/?token=x") == "https://host:5000/base"
-    assert ui_address("sqlite:////home/me/mlflow.db") == ui_address("javascript:alert(1)") == ""
 
 
-def test_a_table_reports_omitted_rows_and_sorts_by_exact_values() -> None:
-    frame = pd.DataFrame(
+@pytest.mark.parametrize("uri", ["sqlite:////home/me/mlflow.db", "javascript:alert(1)"])
+def test_runs_link_only_to_a_tracking_server(uri: str) -> None:
+    assert ui_address(uri) == ""
+
+
+@pytest.fixture
+def thirty_rows() -> pd.DataFrame:
+    return pd.DataFrame(
         {
             "family": HOSTILE,
             "speed": np.linspace(1e6, 2e6, 30),
             "name": [f"n{number}" for number in range(30)],
         }
     )
-    table = frame_table(frame, "Speeds", export_command="python -m analysis x --csv FILE", cap=20)
+
+
+def test_a_table_reports_omitted_rows_and_common_values(thirty_rows: pd.DataFrame) -> None:
+    export_command = "python -m analysis x --csv FILE"
+
+    table = frame_table(thirty_rows, "Speeds", export_command=export_command, cap=20)
 
     assert (table.size, list(table.head), len(table.rows)) == (
         "20 of 30 rows",
@@ -200,8 +223,17 @@ def test_a_table_reports_omitted_rows_and_sorts_by_exact_values() -> None:
     )
     assert "The first 20 of 30 rows; all of them: python -m analysis x --csv FILE" in table.note
     assert f"The same in every row: family = {HOSTILE}." in table.note
+
+
+def test_a_table_sorts_by_exact_values(thirty_rows: pd.DataFrame) -> None:
+    table = frame_table(thirty_rows, "Speeds")
+
+    assert table is not None
     assert table.rows[0][0] == ("1M", 1e6, False)
-    assert frame_table(frame.head(0), "None") is None
+
+
+def test_no_rows_have_no_table(thirty_rows: pd.DataFrame) -> None:
+    assert frame_table(thirty_rows.head(0), "None") is None
 
 
 def test_hostile_text_of_a_store_becomes_no_markup_and_long_text_is_cut(
@@ -244,9 +276,11 @@ def test_hostile_text_of_a_store_becomes_no_markup_and_long_text_is_cut(
     assert len(text) < 5e6
 
 
-def test_populations_have_unique_names_and_selections_that_reproduce_them() -> None:
+@pytest.fixture
+def four_populations() -> pd.DataFrame:
+    """Return runs of two environments, of a second protocol, and of a published device."""
     points = grid()
-    frame = pd.concat(
+    return pd.concat(
         [
             runs(points, **{"version.tensorflow": "2.9", "environment_id": "a"}),
             runs(points.head(9), **{"version.tensorflow": "2.16", "environment_id": "b"}),
@@ -258,10 +292,12 @@ def test_populations_have_unique_names_and_selections_that_reproduce_them() -> N
         ],
         ignore_index=True,
     )
-    populations = split(frame, Selection(family=("fc",)))
+
+
+def test_populations_have_selections_that_reproduce_them(four_populations: pd.DataFrame) -> None:
+    populations = split(four_populations, Selection(family=("fc",)))
 
     assert [len(population.rows) for population in populations] == [64, 9, 5, 3]
-
     environment = ("environment_id", "b")
     assert [population.selection for population in populations] == [
         Selection(family=("fc",), device="Test CPU", tag=(("environment_id", "a"),)),
@@ -269,12 +305,27 @@ def test_populations_have_unique_names_and_selections_that_reproduce_them() -> N
         Selection(family=("fc",), device="Test CPU", tag=(environment, ("protocol_id", "slow"))),
         Selection(family=("fc",), device="Other"),
     ]
+
+
+def test_populations_have_unique_names(four_populations: pd.DataFrame) -> None:
+    populations = split(four_populations, Selection(family=("fc",)))
+
     assert len({population.name for population in populations}) == 4
     assert populations[3].name == "Other"
     assert populations[3].is_published
-    assert describe_side(populations[0], populations[1], frame) == "version.tensorflow=2.9"
-    assert describe_side(populations[2], populations[1], frame) == "protocol_id=slow"
-    assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
+
+
+def test_a_side_is_described_by_its_difference(four_populations: pd.DataFrame) -> None:
+    first, second, third, _ = split(four_populations, Selection(family=("fc",)))
+
+    assert describe_side(first, second, four_populations) == "version.tensorflow=2.9"
+    assert describe_side(third, second, four_populations) == "protocol_id=slow"
+
+
+def test_populations_of_one_device_can_be_pooled(four_populations: pd.DataFrame) -> None:
+    pooled = split(four_populations, Selection(), pool=True)
+
+    assert [len(population.rows) for population in pooled] == [78, 3]
 
 
 def test_very_many_runs_are_sampled_by_point_with_all_replicates(

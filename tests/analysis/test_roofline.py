@@ -187,14 +187,28 @@ def operations() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def test_times_of_operations_add_up_per_verdict_and_savings_are_stated() -> None:
-    roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
-    table = operations().assign(run_id="r", device="Made", precision="float32")
-    found, models = place_operations(table, [roof])
+def roof_of(peak: float | None, bandwidth: float | None, source: str) -> Roof:
+    return Roof("Made", "float32", peak, bandwidth, source, source)
+
+
+def operations_of_one_run() -> pd.DataFrame:
+    return operations().assign(run_id="r", device="Made", precision="float32")
+
+
+def test_operations_are_placed_under_the_roof() -> None:
+    roof = roof_of(PEAK, BANDWIDTH, "measured")
+
+    found, _ = place_operations(operations_of_one_run(), [roof])
 
     assert list(found["name"]) == ["MatMul.1", "MatMul.2", "add", "tiny"]
     assert list(found["drawn"]) == [True, True, True, False]
     np.testing.assert_allclose(found["roof_share"], [6 / 8, 0.5, 0.8, 0.8])
+
+
+def test_times_of_operations_add_up_per_verdict() -> None:
+    roof = roof_of(PEAK, BANDWIDTH, "measured")
+
+    _, models = place_operations(operations_of_one_run(), [roof])
 
     (time,) = models.drop(columns=["run_id", "device", "precision"]).to_dict("records")
     assert (time["compute-bound"], time["memory-bound"]) == (
@@ -204,20 +218,33 @@ def test_times_of_operations_add_up_per_verdict_and_savings_are_stated() -> None
     assert (time["without_flops"], time["unplaced"]) == (pytest.approx(0.08), pytest.approx(0.02))
     assert sum(time.values()) == pytest.approx(2 * time["covered"])
 
-    by_type, _ = place_operations(table.drop(columns="operation").iloc[[0, 2]], [roof])
+
+def test_types_are_placed_if_operations_have_no_names() -> None:
+    table = operations_of_one_run().drop(columns="operation").iloc[[0, 2]]
+
+    by_type, _ = place_operations(table, [roof_of(PEAK, BANDWIDTH, "measured")])
+
     assert list(by_type["name"]) == ["MatMul", "AddV2"]
 
-    without_roof = place_operations(
-        table, [Roof("Made", "float32", None, None, "unknown", "unknown")]
-    )[1]
+
+def test_operations_without_a_roof_have_an_unknown_limit() -> None:
+    roof = roof_of(None, None, "unknown")
+
+    _, without_roof = place_operations(operations_of_one_run(), [roof])
+
     assert without_roof["unknown"].tolist() == [pytest.approx(0.855)]
+
+
+def test_the_text_states_times_per_verdict_and_possible_savings() -> None:
+    roof = roof_of(PEAK, BANDWIDTH, "measured")
+    found, models = place_operations(operations_of_one_run(), [roof])
 
     text = make_result(
         [roof], found, models, levels=shared_levels(models), single_run="fc", sources=()
     ).text()
+
     assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text
-
     # The three types save 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8) of the time.
     largest = "MatMul.1 (compute-bound, at 75% of its roof) 12.5%"
     assert f"25.6% of the time would be saved, most of it by {largest}" in text
@@ -238,9 +265,10 @@ def test_the_command_reports_and_draws_the_limit_of_each_family(tmp_path: Path) 
     frame = frame.assign(point_id=frame["run_id"], environment_id=frame["device"]).reset_index(
         drop=True
     )
-    result = run_roofline(frame)
-    text = result.text().replace("\n", " ")
 
+    result = run_roofline(frame)
+
+    text = result.text().replace("\n", " ")
     assert "Made in float32: 8 TFLOP/s, 400 GB/s, ridge 20 FLOP/B (measured)." in text
     assert "fc on Made in float32: 31 points, 14 memory-bound, 17 compute-bound." in text
     assert "Nobody's in float32: no ceiling known. Measure the ceilings" in text
@@ -249,8 +277,10 @@ def test_the_command_reports_and_draws_the_limit_of_each_family(tmp_path: Path) 
     )
     assert "exact work over compulsory traffic" in text
     assert len(result.table) == 93
-
     result.figure().savefig(tmp_path / "roof.png")
+
+
+def test_more_roofs_than_fit_one_figure_are_rejected() -> None:
     seven_roofs = pd.concat(
         [planted(precision=f"p{number}") for number in range(7)], ignore_index=True
     )

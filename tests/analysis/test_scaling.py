@@ -35,7 +35,7 @@ def planted(
     return pd.concat(parts, ignore_index=True)
 
 
-def test_the_fit_equals_plain_least_squares_and_is_exact_without_noise() -> None:
+def test_the_fit_equals_plain_least_squares() -> None:
     frame = planted(0.2, noise=0.1)
     wide = frame.pivot_table(index=list(POINTS), columns="devices", values="examples_per_second")
     x = np.concatenate([np.full(len(wide), 1 - 1 / count) for count in COUNTS])
@@ -44,7 +44,10 @@ def test_the_fit_equals_plain_least_squares_and_is_exact_without_noise() -> None
 
     assert fit_scaling(frame).families[0].fraction.value == pytest.approx(expected)
 
+
+def test_the_fit_is_exact_without_noise() -> None:
     exact = fit_scaling(planted(0.16)).families[0]
+
     assert exact.fraction.value == pytest.approx(0.16)
     assert (exact.points, exact.counts) == (64, COUNTS)
     assert exact.efficiency.value == pytest.approx(1 / (0.16 + 0.84 / 8) / 8)

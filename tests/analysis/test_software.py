@@ -40,35 +40,66 @@ def with_unique_ids(*frames: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def test_versions_are_compared_with_the_oldest_one_per_family() -> None:
-    frame = with_unique_ids(
+@pytest.fixture(scope="module")
+def versions() -> pd.DataFrame:
+    """Return fc and lstm with TensorFlow 2.9 and 2.16, and fc with 2.21.
+
+    2.16 is faster by 2 * SPREAD for fc and by 3 for lstm; 2.21 has half the speed of 2.9.
+    """
+    return with_unique_ids(
         version("2.9"),
         version("2.16", 2 * SPREAD),
         version("2.21", 0.5),
         version("2.9", family="lstm"),
         version("2.16", 3.0, family="lstm"),
     )
-    found = run_software(frame)
-    table = found.table.set_index(["value", "family"])
 
-    assert list(table.index) == [("2.16", "fc"), ("2.16", "lstm"), ("2.16", "all"), ("2.21", "fc")]
+
+@pytest.fixture(scope="module")
+def compared_versions(versions: pd.DataFrame) -> Result:
+    return run_software(versions)
+
+
+def test_versions_are_compared_with_the_oldest_one_per_family(compared_versions: Result) -> None:
+    table = compared_versions.table
+
+    assert list(zip(table["value"], table["family"], strict=True)) == [
+        ("2.16", "fc"),
+        ("2.16", "lstm"),
+        ("2.16", "all"),
+        ("2.21", "fc"),
+    ]
     assert set(table["over"]) == {"2.9"}
 
-    row = table.loc[("2.16", "fc")]
+
+def test_a_family_has_quantiles_of_its_speedups(compared_versions: Result) -> None:
+    row = compared_versions.table.set_index(["value", "family"]).loc[("2.16", "fc")]
+
     assert row["median"] == pytest.approx(np.median(2 * SPREAD))
     assert row["p90"] == pytest.approx(np.quantile(2 * SPREAD, 0.9))
     assert row["median_low"] < row["median"] < row["median_high"]
     assert row["p90_low"] < row["p90"] < row["p90_high"]
     assert row["faster"] == np.mean(2 * SPREAD > 1)
-    assert table.loc[("2.16", "lstm"), "median"] == pytest.approx(3)
 
-    all_families = table.loc[("2.16", "all")]
+
+def test_each_version_and_family_has_its_planted_speedup(compared_versions: Result) -> None:
+    table = compared_versions.table.set_index(["value", "family"])
+
+    assert table.loc[("2.16", "lstm"), "median"] == pytest.approx(3)
+    assert table.loc[("2.21", "fc"), "faster"] == 0
+
+
+def test_all_families_of_a_version_have_a_common_row(compared_versions: Result) -> None:
+    all_families = compared_versions.table.set_index(["value", "family"]).loc[("2.16", "all")]
+
     assert all_families["median"] == pytest.approx(
         np.median([*(2 * SPREAD), *np.full(len(POINTS), 3.0)])
     )
     assert all_families["pairs"] == 2 * len(POINTS)
-    assert table.loc[("2.21", "fc"), "faster"] == 0
-    assert set(found.sources) == set(frame["run_id"])
+
+
+def test_every_compared_run_is_a_source(versions: pd.DataFrame, compared_versions: Result) -> None:
+    assert set(compared_versions.sources) == set(versions["run_id"])
 
 
 def test_precisions_are_compared_within_each_environment() -> None:

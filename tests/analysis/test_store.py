@@ -105,8 +105,12 @@ def test_since_is_inclusive_and_until_exclusive(store: str) -> None:
     assert list(frame["run_name"]) == ["run 3", "run 4", "run 5"]
 
 
-def test_every_value_has_its_type(store: str) -> None:
-    frame = load(store)
+@pytest.fixture(scope="module")
+def frame(store: str) -> pd.DataFrame:
+    return load(store)
+
+
+def test_a_run_has_its_recorded_values(store: str, frame: pd.DataFrame) -> None:
     row = frame[(frame["model.layers"] == 3) & (frame["batch_size"] == 32)].iloc[0]
 
     assert row["examples_per_second"] == 10.0 * 32 / 3
@@ -116,21 +120,30 @@ def test_every_value_has_its_type(store: str) -> None:
     assert (row["end_time"] - row["start_time"]).total_seconds() == 5
     assert row["parent_run_id"] == load(store, kind="sweep", unfinished=True)["run_id"].item()
 
+
+def test_every_value_has_its_type(frame: pd.DataFrame) -> None:
     kinds = {
         "replicate": "Int64",
         "optimizer.epsilon": "float64",
         "steady": "boolean",
         "schema_version": "str",
     }
+
     assert {name: str(frame[name].dtype) for name in kinds} == kinds
     assert frame["platform.threads"].isna().all(), 'the text "null" must become a missing value'
+
+
+def test_tags_of_mlflow_are_not_columns(frame: pd.DataFrame) -> None:
     assert not [name for name in frame if name.startswith("mlflow.")]
 
+
+def test_metrics_that_are_not_finite_are_read(store: str) -> None:
     non_finite = (
         load(store, family="lstm")
         .iloc[0][["examples_per_second", "step_time_cv", "final_loss"]]
         .astype(float)
     )
+
     np.testing.assert_array_equal(non_finite, [np.nan, np.inf, -np.inf])
 
 
@@ -156,7 +169,7 @@ def test_a_missing_store_or_experiment_raises_a_one_line_error(
         load("http://nowhere:1", reader="sql")
 
 
-def test_other_databases_are_rejected_and_not_changed(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "mine.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine (x INTEGER)")
@@ -165,7 +178,11 @@ def test_other_databases_are_rejected_and_not_changed(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has no MLflow tables"):
         load(f"sqlite:///{path}")
 
+
+def test_a_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
     path.write_text("not a database at all, but long enough to be looked at as if it were one" * 20)
+
     with pytest.raises(StoreError, match=r"cannot read sqlite:///.*file is not a database"):
         load(f"sqlite:///{path}")
 
@@ -302,22 +319,47 @@ def test_readers_ignore_an_unfinished_transaction(store: str, tmp_path: Path) ->
     pd.testing.assert_frame_equal(frame, load(store))
 
 
-def test_tables_of_one_run_and_of_many_runs_are_read(store: str) -> None:
-    frame = load(store, family="fc", outcome="ok")
-    tables = load_tables(frame, "operation_types.json", store)
+@pytest.fixture(scope="module")
+def runs_with_tables(store: str) -> pd.DataFrame:
+    return load(store, family="fc", outcome="ok")
+
+
+def test_tables_of_many_runs_are_read(store: str, runs_with_tables: pd.DataFrame) -> None:
+    tables = load_tables(runs_with_tables, "operation_types.json", store)
 
     assert list(tables) == ["run_id", "type", "share"]
     assert len(tables) == 2 * 5, "five runs have a table of two rows"
 
-    first = tables["run_id"].iloc[0]
+
+def test_the_table_of_one_run_is_read(store: str, runs_with_tables: pd.DataFrame) -> None:
+    first = load_tables(runs_with_tables, "operation_types.json", store)["run_id"].iloc[0]
+
     pd.testing.assert_frame_equal(
         load_table(first, "operation_types.json", store),
         pd.DataFrame({"type": ["MatMul", "Add"], "share": [0.75, 0.25]}),
     )
 
-    tables_of_store = load_tables(frame.assign(artifact_uri=None), "operation_types.json", store)
+
+def test_the_store_knows_the_addresses_of_tables(
+    store: str, runs_with_tables: pd.DataFrame
+) -> None:
+    tables = load_tables(runs_with_tables, "operation_types.json", store)
+
+    without_addresses = runs_with_tables.assign(artifact_uri=None)
+    tables_of_store = load_tables(without_addresses, "operation_types.json", store)
+
     pd.testing.assert_frame_equal(tables_of_store, tables)
-    assert load_tables(frame, "nothing.json", store).empty
+
+
+def test_runs_without_a_table_have_no_rows(store: str, runs_with_tables: pd.DataFrame) -> None:
+    assert load_tables(runs_with_tables, "nothing.json", store).empty
+
+
+def test_a_run_without_the_requested_table_is_rejected(
+    store: str, runs_with_tables: pd.DataFrame
+) -> None:
+    first = runs_with_tables["run_id"].iloc[0]
+
     with pytest.raises(StoreError, match=r"has no table nothing\.json: measure it again"):
         load_table(first, "nothing.json", store)
 

@@ -12,6 +12,7 @@ from scipy.stats import mstats
 
 from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean
 from analysis.analyses.time_to_accuracy import time_to_accuracy as summarize
+from analysis.result import Result
 from tests.analysis.planted import ROW
 from tests.analysis.rejected import assert_rejected
 
@@ -76,24 +77,29 @@ def test_one_run_gets_the_interval_of_the_prior() -> None:
     assert score.high == pytest.approx(3.0 * math.exp(half_width))
 
 
-def test_two_runs_are_averaged_and_more_are_trimmed() -> None:
-    assert olympic_mean([30.0, 31.0]).value == 30.5
-    assert olympic_mean([3.0, 100.0, 5.0]).value == 5.0
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        pytest.param([30.0, 31.0], 30.5, id="two runs are averaged"),
+        pytest.param([3.0, 100.0, 5.0], 5.0, id="three runs are trimmed"),
+        pytest.param([1.0, 2.0, 3.0, math.inf], 2.5, id="one run that never ends is trimmed"),
+        pytest.param([1.0, 2.0, math.inf, math.inf], math.inf, id="two are not"),
+    ],
+)
+def test_two_runs_are_averaged_and_more_are_trimmed(values: list[float], mean: float) -> None:
+    assert olympic_mean(values).value == mean
 
-    # One run that never ends is trimmed; two are not.
-    for values, mean in (
-        ([1.0, 2.0, 3.0, math.inf], 2.5),
-        ([1.0, 2.0, math.inf, math.inf], math.inf),
-    ):
-        assert olympic_mean(values).value == mean
 
-
-def test_settings_are_scored_over_seeds_and_platforms_are_compared() -> None:
+def runs_of_two_platforms() -> list[dict[str, Any]]:
+    """Return trainings with five seeds and two batch sizes; B takes half as long as A."""
     rows = [training_run(10.0 + seed, seed, batch, "A") for seed in range(5) for batch in (32, 64)]
-    rows += [
+    return rows + [
         training_run(5.0 + seed / 2, seed, batch, "B") for seed in range(5) for batch in (32, 64)
     ]
-    found = score_table(rows, price=("A=3.6",))
+
+
+def test_settings_are_scored_over_seeds() -> None:
+    found = score_table(runs_of_two_platforms(), price=("A=3.6",))
 
     assert found["seconds"].tolist() == [12.0, 12.0, 6.0, 6.0]
     assert found["reached"].tolist() == [5] * 4
@@ -101,7 +107,10 @@ def test_settings_are_scored_over_seeds_and_platforms_are_compared() -> None:
     assert found["below"].tolist() == [1] * 4
     assert found["speedup"].tolist() == [1.0] * 4
 
-    result = summarize(pd.DataFrame(rows))
+
+def test_platforms_are_compared() -> None:
+    result = summarize(pd.DataFrame(runs_of_two_platforms()))
+
     # The runs have no start times, so the platforms may have run in separate sessions.
     assert result.answer is not None
     assert result.answer.verdict == "slower"
@@ -109,7 +118,6 @@ def test_settings_are_scored_over_seeds_and_platforms_are_compared() -> None:
     assert result.answer.ahead == 0
     assert result.answer.points == 2
     assert "sessions" in result.answer.basis
-
     sentence = r"B reaches the target 2x as fast as A \(95% CI 1\.\d+x to 2\.\d+x\), which takes 2x"
     assert re.search(sentence, result.text()), result.text()
 
@@ -178,23 +186,45 @@ def test_settings_implied_by_an_optimizer_are_omitted() -> None:
     ]
 
 
-def test_the_answer_has_sentences_and_two_panels() -> None:
+def runs_of_three_settings() -> list[dict[str, Any]]:
+    """Return four trainings per batch size; those with batch size 128 do not reach the target."""
     rows = [training_run(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
-    rows += [training_run(math.inf, seed, 128) for seed in range(4)]
-    result = summarize(pd.DataFrame(rows), TimeToAccuracyOptions(price=("A=36",)))
-    text = result.text()
+    return rows + [training_run(math.inf, seed, 128) for seed in range(4)]
+
+
+@pytest.fixture(scope="module")
+def priced_settings() -> Result:
+    return summarize(pd.DataFrame(runs_of_three_settings()), TimeToAccuracyOptions(price=("A=36",)))
+
+
+def test_the_answer_names_the_fastest_setting_and_settings_without_a_score(
+    priced_settings: Result,
+) -> None:
+    text = priced_settings.text()
 
     assert "fc on A: 12 runs of 3 settings; fastest to the target: batch size 32, in 11.5 s" in text
     assert (
         "batch size 128: no score, 0 of 4 runs reached the target; median best accuracy 0.9000"
         in text
     )
+
+
+def test_the_price_of_an_option_has_no_currency(priced_settings: Result) -> None:
+    text = priced_settings.text()
+
     assert "cost 0.115;" in text or "cost 0.115\n" in text, "--price states no currency"
 
-    rows = [row | {"platform.price_per_hour": 36.0, "price_currency": "EUR"} for row in rows]
+
+def test_a_recorded_price_has_its_currency() -> None:
+    recorded = {"platform.price_per_hour": 36.0, "price_currency": "EUR"}
+    rows = [row | recorded for row in runs_of_three_settings()]
+
     assert "cost 0.115 EUR" in summarize(pd.DataFrame(rows)).text()
 
-    panels = result.figure().axes
+
+def test_times_and_epochs_have_a_panel_each(priced_settings: Result) -> None:
+    panels = priced_settings.figure().axes
+
     assert [axes.get_title(loc="left") for axes in panels] == [
         "Time to the target",
         "Epochs to the target",

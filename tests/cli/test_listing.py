@@ -22,15 +22,30 @@ def run_list(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_lists_contain_all_models_metrics_presets_and_software(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        pytest.param("metrics", set(METRICS), id="metrics"),
+        pytest.param(
+            "presets",
+            {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")},
+            id="presets",
+        ),
+        pytest.param("software", {"tensorflow-2.18"}, id="software"),
+    ],
+)
+def test_a_list_contains_all_names(
+    capsys: pytest.CaptureFixture[str], kind: str, names: set[str]
 ) -> None:
-    assert all(f"\n{name} " in "\n" + run_list(capsys, "models") for name in FAMILIES)
-    assert all(name in run_list(capsys, "metrics") for name in METRICS)
+    listed = run_list(capsys, kind)
 
-    presets = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
-    assert all(name in run_list(capsys, "presets") for name in presets)
-    assert "tensorflow-2.18" in run_list(capsys, "software")
+    assert all(name in listed for name in names)
+
+
+def test_the_list_of_models_has_a_line_per_family(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = "\n" + run_list(capsys, "models")
+
+    assert all(f"\n{name} " in listed for name in FAMILIES)
 
 
 def test_a_word_filters_the_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +111,7 @@ def test_a_command_line_is_completed(line: str, proposed: list[str]) -> None:
     assert completion.proposals(line) == proposed
 
 
-def test_all_general_keys_and_commands_are_proposed() -> None:
+def test_all_general_keys_are_proposed() -> None:
     found = set(completion.proposals("paradnn train "))
     general = {
         key
@@ -105,6 +120,9 @@ def test_all_general_keys_and_commands_are_proposed() -> None:
     }
 
     assert {f"{key}=" for key in general} <= found
+
+
+def test_all_commands_are_proposed() -> None:
     assert completion.proposals("paradnn ") == sorted(COMMANDS)
 
 

@@ -119,11 +119,15 @@ def test_control_characters_from_a_store_do_not_reach_the_terminal(
     assert "\x1b[31m" in out.getvalue()  # written by the console itself
 
 
-def test_every_command_has_a_help_page_and_check_prints_the_version() -> None:
+def test_every_command_has_a_help_page() -> None:
     for command in COMMANDS:
         page = run(["paradnn.__main__", "help", command])
         assert (page.returncode, len(page.stdout.splitlines()) > 4) == (0, True), command
+
+
+def test_check_prints_the_version() -> None:
     done = run(["paradnn.__main__", "check", "--version"])
+
     assert (done.returncode, done.stdout) == (0, "paradnn 0.2.0\n")
 
 
@@ -137,23 +141,35 @@ def test_long_work_reports_progress_without_a_terminal(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "30 of 2,000 runs\n60 of 2,000 runs\n90 of 2,000 runs\n"
 
 
-def test_help_explains_every_key_and_group() -> None:
-    text = run(["paradnn.train", "--help"]).stdout
+@pytest.fixture(scope="module")
+def help_of_train() -> str:
+    return run(["paradnn.train", "--help"]).stdout
+
+
+def test_help_explains_every_key(help_of_train: str) -> None:
     groups = {path.name for path in (ROOT / "conf").iterdir()} | {"sweep.plan", "sweep.grids"}
     names = [key for key in known_keys() if not key.endswith(".name") and key not in groups]
     keys = [key for key in names if not any(other.startswith(f"{key}.") for other in names)]
 
-    assert [key for key in keys if not re.search(rf"^\s+{re.escape(key)}=", text, re.M)] == []
+    missing = [key for key in keys if not re.search(rf"^\s+{re.escape(key)}=", help_of_train, re.M)]
 
+    assert missing == []
+
+
+def test_keys_of_every_model_are_known() -> None:
     model_keys = {
         f"model.{key}" for name in option_names("model") for key in keys_of("model", name)
     }
+
     assert model_keys <= set(known_keys())
 
+
+def test_help_names_every_option_of_a_group(help_of_train: str) -> None:
     options = [
         path.stem for path in (ROOT / "conf").glob("*/*.yaml") if path.parent.name != "hydra"
     ]
-    assert [name for name in options if name not in text] == []
+
+    assert [name for name in options if name not in help_of_train] == []
 
 
 def test_every_configuration_file_begins_with_its_command() -> None:
@@ -196,22 +212,33 @@ def test_the_first_line_of_check_is_the_verdict() -> None:
     assert "clock source" in done.stdout
 
 
-def test_check_prints_findings_as_json_and_fails_if_strict(
+def test_check_prints_findings_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "_findings", lambda: [HARMLESS, HARMFUL])
+
     assert check.main(["--json", "--strict"]) == 1
 
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "1 noise source found: it will widen intervals."
     assert [finding["name"] for finding in document["findings"]] == ["clock_source", "governor"]
+
+
+def test_check_prints_findings_with_their_remedies(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_findings", lambda: [HARMLESS, HARMFUL])
+
     assert check.main([]) == 0
 
     text = capsys.readouterr().out
     assert "harms  clock governor" in text
     assert "clock governor\n  echo performance" in text
 
+
+def test_a_strict_check_passes_without_harmful_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_findings", lambda: [HARMLESS])
+
     assert check.main(["--strict"]) == 0
 
 

@@ -106,40 +106,50 @@ def test_a_comparison_ends_at_the_first_look_that_is_precise_enough() -> None:
     assert line.endswith("5 rounds)")
 
 
-def test_limits_of_rounds_and_minutes_are_observed() -> None:
-    assert len(follow(Comparison("id", pairs(16), LABELS, Rule(least=11)), planted(1.3))) == 14
+def test_a_decided_comparison_continues_to_the_first_look_after_the_least_rounds() -> None:
+    comparison = Comparison("id", pairs(16), LABELS, Rule(least=11))
 
-    limited = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=9))
-    assert len(follow(limited, planted(1.0))) == 9
+    assert len(follow(comparison, planted(1.3))) == 14
 
+
+def test_a_comparison_ends_at_its_most_rounds() -> None:
+    comparison = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=9))
+
+    assert len(follow(comparison, planted(1.0))) == 9
+
+
+def test_a_comparison_ends_at_its_limit_in_minutes() -> None:
     clock: Iterator[float] = (60.0 * step for step in count())  # a round takes a minute
-    timed = Comparison("id", pairs(16), LABELS, ENDLESS, 6.0, clock.__next__)
+    comparison = Comparison("id", pairs(16), LABELS, ENDLESS, 6.0, clock.__next__)
 
-    assert len(follow(timed, planted(1.0))) == 6
+    assert len(follow(comparison, planted(1.0))) == 6
 
 
-def test_equal_sides_are_called_equal_and_wide_intervals_undecided() -> None:
+def test_equal_sides_are_called_equal() -> None:
     equal = Comparison("id", pairs(16), LABELS, Rule())
+
     follow(equal, planted(1.0))
 
     assert equal.sentences()[0].startswith(
         "no difference: compile=graph and compile=xla are equally fast within 2% (ratio 1.00"
     )
 
+
+def test_a_wide_interval_is_called_undecided() -> None:
     noisy = Comparison("id", pairs(16), LABELS, Rule(most=10))
+
     follow(
         noisy,
         lambda visit: 1 + 0.2 * (visit.point.replicate % 3 == 0) * (visit.point.compile == "xla"),
     )
+
     [line] = noisy.sentences()
     estimate_pattern = (
         r"undecided: compile=graph is ([\d.]+) times as fast as compile=xla "
         r"\(95% interval ([\d.]+) \.\. ([\d.]+), 10 rounds\); about \d+ rounds would decide"
     )
     match = re.fullmatch(estimate_pattern, line)
-
     assert match, line
-
     ratio, low, high = map(float, match.groups())
     assert low < ratio < high
 
@@ -225,20 +235,25 @@ def test_a_failed_comparison_reports_the_successful_rounds(rounds: int, rest: st
     assert result.verdict is Verdict.UNDECIDED
 
 
-def test_a_first_crash_excludes_a_round_and_a_second_one_the_point() -> None:
-    def crashing(*numbers: int) -> Machine:
-        return lambda visit: (
-            "crash"
-            if visit.point.replicate in numbers and visit.point.compile == "xla"
-            else planted(1.0)(visit)
-        )
+def crashing(*rounds: int) -> Machine:
+    """Return a machine on which both sides are equally fast, but xla crashes in some rounds."""
+    return lambda visit: (
+        "crash"
+        if visit.point.replicate in rounds and visit.point.compile == "xla"
+        else planted(1.0)(visit)
+    )
 
+
+def test_a_first_crash_excludes_a_round() -> None:
     one_crash = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=7))
 
     assert len(follow(one_crash, crashing(3))) == 7
     assert one_crash.results[0].numbers == [1, 2, 4, 5, 6, 7]
 
+
+def test_a_second_crash_excludes_the_point() -> None:
     two_crashes = Comparison("id", pairs(16), LABELS, ENDLESS)
+
     assert len(follow(two_crashes, crashing(3, 6))) == 6
     assert two_crashes.results[0].problem == "compile=xla is crash: it said so"
 
@@ -432,19 +447,22 @@ def test_the_needed_rounds_are_a_look_that_would_decide(mean: float, half_width:
     assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.UNDECIDED
 
 
-def test_a_rule_needs_a_verdict_and_a_precise_interval() -> None:
+@pytest.mark.parametrize(
+    ("mean", "half_width", "is_enough"),
+    [
+        pytest.param(0.03, 0.0198, True, id="a verdict and a precise interval"),
+        pytest.param(0.03, 0.025, False, id="a verdict but a wide interval"),
+        pytest.param(0.01, 0.0198, False, id="a precise interval but no verdict"),
+        pytest.param(math.log(2), 0.06, True, id="a half-width of a tenth of a large difference"),
+        pytest.param(0.001, 0.015, True, id="within the margin"),
+    ],
+)
+def test_a_rule_needs_a_verdict_and_a_precise_interval(
+    mean: float, half_width: float, is_enough: bool
+) -> None:
     rule = Rule(within=0.02, margin=0.02)
-    assert rule.is_enough(SpeedEstimate(0.03, 0.0198, 10))
-    assert not rule.is_enough(SpeedEstimate(0.03, 0.025, 10)), (
-        "an interval with a verdict may be too wide"
-    )
-    assert not rule.is_enough(SpeedEstimate(0.01, 0.0198, 10)), (
-        "a narrow interval may have no verdict"
-    )
-    assert rule.is_enough(SpeedEstimate(math.log(2), 0.06, 10)), (
-        "a half-width of a tenth of a large difference is precise enough"
-    )
-    assert rule.is_enough(SpeedEstimate(0.001, 0.015, 10))
+
+    assert rule.is_enough(SpeedEstimate(mean, half_width, 10)) == is_enough
 
 
 #: Planted machines, and the coefficient of the AR(1) series of each side.
