@@ -15,24 +15,45 @@ from tests.gpu.commands import Session
 from tests.gpu.environment import make_environment
 
 
-def test_a_board_reports_its_properties_and_its_power_under_load(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def fake_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace nvidia-smi by a script that reports a board at 77.25 W."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     program = tmp_path / "nvidia-smi"
     shutil.copy(ROOT / "tests" / "gpu" / "nvidia-smi.sh", program)
     program.chmod(0o755)
-    fields = read_board()
-    assert fields == {
+
+
+@pytest.mark.usefixtures("fake_board")
+def test_a_board_reports_its_properties() -> None:
+    assert read_board() == {
         "name": "NVIDIA H200",
         "power_w": "77.25",
         "throttle_bits": "0x0000000000000044",
     }
-    assert throttled(fields["throttle_bits"]) == ["software power cap", "hardware thermal slowdown"]
-    assert throttled("0x0000000000000001") == []  # idle
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        pytest.param(
+            "0x0000000000000044",
+            ["software power cap", "hardware thermal slowdown"],
+            id="two reasons",
+        ),
+        pytest.param("0x0000000000000001", [], id="idle"),
+    ],
+)
+def test_reasons_of_throttling_are_named(bits: str, reasons: list[str]) -> None:
+    assert throttled(bits) == reasons
+
+
+@pytest.mark.usefixtures("fake_board")
+def test_the_power_of_a_board_is_sampled_under_load() -> None:
     with sampled_power(seconds=0.01) as power:
         while len(power) < 3:
             pass
+
     assert set(power) == {77.25}
     assert above_idle(power, 70.0)
     assert above_idle(power, 80.0) == []

@@ -37,12 +37,17 @@ def test_programs_alternate_per_model_and_failures_are_reported() -> None:
                     9,
                 )
                 assert program.block(1000, lead=10) > 0
+
         with pytest.raises(Failed, match=r"one: SystemExit: nothing can be prepared"):
             stage.open("ends")[0].ready()
+
         diverging, _ = stage.open("diverges")
         assert len(diverging.ready().losses) == COMPARED
         with pytest.raises(Failed, match="one: the loss is nan"):
             diverging.block(1)
+
+
+def test_a_missing_program_is_reported() -> None:
     with (
         Stage({"one": ["tests.no_such_program"]}, os.environ, ROOT) as stage,
         pytest.raises(Failed, match="No module"),
@@ -70,14 +75,16 @@ def test_plain_channel_programs_end_all_their_processes() -> None:
         assert wait_for(lambda: processes_in_group(group) == {group})
 
 
-def test_ratios_have_intervals_over_starts_and_rounds() -> None:
-    """Combine the median round of each start by the geometric mean over starts.
-
-    The interval is compared with Student's interval from SciPy.
-    """
+def test_ratios_are_those_of_median_rounds() -> None:
     start = {"ours": [0.8] * 8, "plain": [1.0] * 8, "copy": [1.0] * 8, "keras": [2.0] * 8}
+
     row = fidelity.Cell("jax", "fc", [start, start]).row()
+
     assert [ratio.value for ratio in row.values()] == pytest.approx([1.25, 2.5, 0.5, 1.0])
+
+
+def test_intervals_of_ratios_equal_students_interval_over_starts() -> None:
+    """Combine the median round of each start by the geometric mean over starts."""
     starts = [
         {
             "ours": [10.0, 10.0, 5.0],
@@ -86,12 +93,17 @@ def test_ratios_have_intervals_over_starts_and_rounds() -> None:
         }
         for luck in (0.97, 1.0, 1.05)
     ]
+
     messages = channel.Cell("tcp", 64, starts).ratio(["ours"], ["plain", "copy"])
+
     logs = [math.log(0.9 * luck) for luck in (0.97, 1.0, 1.05)]
     expected = [statistics.fmean(logs), *stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)]
     assert [messages.value, messages.low, messages.high] == pytest.approx(
         np.exp(expected), rel=1e-4
     )
+
+
+def test_intervals_of_ratios_have_nominal_coverage() -> None:
     generator = np.random.default_rng(0)
     covered = 0
     for _ in range(400):
@@ -100,8 +112,13 @@ def test_ratios_have_intervals_over_starts_and_rounds() -> None:
         )
         ratio = fidelity.combine(drawn.tolist())
         covered += ratio.low <= 0.99 <= ratio.high
+
     assert covered / 400 >= 0.93
+
+
+def test_the_ratio_of_a_single_start_has_an_unbounded_interval() -> None:
     single_start = fidelity.combine([[1.0, 1.01, 0.99]])
+
     assert (single_start.low, single_start.high, single_start.sound) == (0.0, math.inf, False)
 
 

@@ -55,10 +55,8 @@ def llama_row(**changes: Any) -> dict[str, Any]:
     return {**row, **sizes, **generation, **changes}
 
 
-def test_rows_keep_the_order_of_the_command_line(run_ask: RunAsk) -> None:
-    answer = run_ask(f"{PRICED} {POINT}")
-
-    rows = [(row["batch_size"], row["device"]) for row in answer["rows"]]
+def test_rows_keep_the_order_of_the_command_line(priced_rows: list[dict[str, Any]]) -> None:
+    rows = [(row["batch_size"], row["device"]) for row in priced_rows]
     expected = [(batch, device) for batch in (64, 1, 8) for device in ("H200", "L40S")]
 
     assert rows == expected
@@ -72,34 +70,49 @@ def test_keys_and_options_may_be_mixed_in_any_order(run_ask: RunAsk) -> None:
     assert mixed_order["rows"] == run_ask(f"{DEVICES} {POINT}")["rows"]
 
 
-def test_costs_follow_from_times_and_prices(run_ask: RunAsk) -> None:
-    answer = run_ask(f"{PRICED} {POINT}")
+@pytest.fixture(scope="module")
+def priced_rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return the rows of an answer with prices: three batch sizes on two devices."""
+    file = tmp_path_factory.mktemp("priced") / "answer.json"
+    assert ask([*shlex.split(f"{PRICED} {POINT}"), "--json", str(file)]) == 0
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
+    return rows
 
-    for row in answer["rows"]:
+
+def test_costs_follow_from_times_and_prices(priced_rows: list[dict[str, Any]]) -> None:
+    for row in priced_rows:
         tokens = row["batch_size"] * 128
         price = {"H200": 3, "L40S": 1}[row["device"]]
         assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
         assert row["tokens_per_second_low"] == pytest.approx(tokens / row["high"])
         expected = price * row["seconds"] / 3600 / tokens * 1e6
         assert row["cost_per_million"] == pytest.approx(expected)
-    cheapest = min(answer["rows"], key=lambda row: row["cost_per_million"])
+
+
+def test_the_cheapest_row_is_marked(priced_rows: list[dict[str, Any]]) -> None:
+    cheapest = min(priced_rows, key=lambda row: row["cost_per_million"])
 
     assert cheapest["verdict"] == "cheapest"
-    assert [row["verdict"] for row in answer["rows"]].count("cheapest") == 1
+    assert [row["verdict"] for row in priced_rows].count("cheapest") == 1
 
 
-def test_the_answer_comes_first_and_the_table_fits_100_columns(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def priced_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the printed lines of the answer with prices."""
     assert ask(shlex.split(f"{PRICED} {POINT}")) == 0
+    return capsys.readouterr().out.splitlines()
 
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("L40S is the cheapest for inference with gpt 4x256 h4 t128: ")
 
-    table = lines[next(i for i, line in enumerate(lines) if line.startswith("device ")) :]
+def test_the_answer_comes_first(priced_lines: list[str]) -> None:
+    assert priced_lines[0].startswith("L40S is the cheapest for inference with gpt 4x256 h4 t128: ")
+
+
+def test_the_table_fits_100_columns(priced_lines: list[str]) -> None:
+    begin = next(i for i, line in enumerate(priced_lines) if line.startswith("device "))
+    table = priced_lines[begin:]
+
     assert max(map(len, table)) <= 100
     assert sum(line.startswith(("H200", "L40S")) for line in table) == 6
-
     for heading in ("batch", "time/step", "95% interval", "tokens/s", "cost/1M", "verdict"):
         assert heading in table[0]
 

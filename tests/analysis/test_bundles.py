@@ -142,52 +142,89 @@ def altered_copy(bundle: Path, target: Path, change: Callable[[str, bytes], byte
     return target
 
 
-def test_damaged_bundles_are_not_logged(
-    bundle: Path, tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
+NOT_A_BUNDLE = "is not a bundle of results, or is damaged"
+
+
+def with_manifest(**entries: object) -> Callable[[str, bytes], bytes]:
+    """Return a change of a bundle's files that replaces entries of the manifest."""
+    return lambda name, text: (
+        json.dumps(json.loads(text) | entries).encode() if name == "manifest.json" else text
+    )
+
+
+def assert_not_imported(
+    path: Path, message: str, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def manifest(**entries: object) -> Callable[[str, bytes], bytes]:
-        return lambda name, text: (
-            json.dumps(json.loads(text) | entries).encode() if name == "manifest.json" else text
-        )
-
-    torn = tmp_path / "torn.zip"
-    not_a_bundle = "is not a bundle of results, or is damaged"
-    torn.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 2])
-    longer = altered_copy(
-        bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json")
-    )
-    empty = altered_copy(
-        bundle, tmp_path / "e.zip", lambda name, text: b"[]" if name == "manifest.json" else text
-    )
-    cases = {
-        torn: not_a_bundle,
-        empty: not_a_bundle,
-        longer: "is damaged: its checksum",
-        altered_copy(
-            bundle, tmp_path / "b.zip", manifest(schema_version="9")
-        ): "has schema_version=9, but this release reads 1",
-        altered_copy(
-            bundle, tmp_path / "c.zip", manifest(format="x")
-        ): f"has the format 'x', but this release reads '{FORMAT}'",
-        altered_copy(
-            bundle, tmp_path / "d.zip", manifest(sha256={"artifacts/../../x": ""})
-        ): "would be written outside its",
-        tmp_path / "none.zip": "no bundle of results at",
-    }
-    for number, sums in enumerate(("x", [["a", "b"]], None)):
-        cases[altered_copy(bundle, tmp_path / f"s{number}.zip", manifest(sha256=sums))] = (
-            not_a_bundle
-        )
-    for path, message in cases.items():
-        assert main(["import", str(path), "--store", blank]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert len(error.splitlines()) == 1
-
-    with pytest.raises(ParadnnError, match="is not a bundle of results, or is damaged"):
-        load(str(torn))
+    """Assert that an import fails with one line that contains `message`, and logs nothing."""
+    assert main(["import", str(path), "--store", blank]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
     with pytest.raises(ParadnnError, match="no such experiment"):
         load(blank)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda name, text: b"[]" if name == "manifest.json" else text,
+            NOT_A_BUNDLE,
+            id="a list as the manifest",
+        ),
+        pytest.param(
+            lambda name, text: text + b" " * name.endswith("types.json"),
+            "is damaged: its checksum",
+            id="a longer file",
+        ),
+        pytest.param(
+            with_manifest(schema_version="9"),
+            "has schema_version=9, but this release reads 1",
+            id="another version",
+        ),
+        pytest.param(
+            with_manifest(format="x"),
+            f"has the format 'x', but this release reads '{FORMAT}'",
+            id="another format",
+        ),
+        pytest.param(
+            with_manifest(sha256={"artifacts/../../x": ""}),
+            "would be written outside its",
+            id="a file outside the folder",
+        ),
+        pytest.param(with_manifest(sha256="x"), NOT_A_BUNDLE, id="text as checksums"),
+        pytest.param(with_manifest(sha256=[["a", "b"]]), NOT_A_BUNDLE, id="a list as checksums"),
+        pytest.param(with_manifest(sha256=None), NOT_A_BUNDLE, id="no checksums"),
+    ],
+)
+def test_a_damaged_bundle_is_not_logged(
+    bundle: Path,
+    tmp_path: Path,
+    blank: str,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[str, bytes], bytes],
+    message: str,
+) -> None:
+    damaged = altered_copy(bundle, tmp_path / "damaged.zip", change)
+
+    assert_not_imported(damaged, message, blank, capsys)
+
+
+def test_a_torn_bundle_is_neither_logged_nor_read(
+    bundle: Path, tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torn = tmp_path / "torn.zip"
+    torn.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 2])
+
+    assert_not_imported(torn, NOT_A_BUNDLE, blank, capsys)
+    with pytest.raises(ParadnnError, match="is not a bundle of results, or is damaged"):
+        load(str(torn))
+
+
+def test_a_missing_bundle_is_not_logged(
+    tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_not_imported(tmp_path / "none.zip", "no bundle of results at", blank, capsys)
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -484,19 +484,38 @@ def test_an_invalid_point_raises_a_one_line_error(base: str, words: str, message
     assert "\n" not in str(caught.value)
 
 
-def test_invalid_settings_and_prices_are_rejected(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_rejected() -> None:
     with pytest.raises(ConfigError, match="speed=3: no such key"):
         read_settings({"speed": 3})
 
-    for price in ("0", "-1", "nan", "inf", "cheap"):
-        with pytest.raises(ConfigError, match="is not a positive price; write for example"):
-            read_settings({"price": {"per_hour": {"V100": price}}})
-        table = tmp_path / "prices.yaml"
-        table.write_text(f"per_hour: {{V100: '{price}'}}")
-        with pytest.raises(
-            ConfigError, match=f"^price={table}: .* is not a positive price; write for example"
-        ):
-            load_prices(str(table), "price")
+
+invalid_prices = pytest.mark.parametrize(
+    "price",
+    [
+        pytest.param("0", id="zero"),
+        pytest.param("-1", id="negative"),
+        pytest.param("nan", id="not a number"),
+        pytest.param("inf", id="infinite"),
+        pytest.param("cheap", id="text"),
+    ],
+)
+
+
+@invalid_prices
+def test_an_invalid_price_among_the_settings_is_rejected(price: str) -> None:
+    with pytest.raises(ConfigError, match="is not a positive price; write for example"):
+        read_settings({"price": {"per_hour": {"V100": price}}})
+
+
+@invalid_prices
+def test_an_invalid_price_in_a_table_is_rejected(price: str, tmp_path: Path) -> None:
+    table = tmp_path / "prices.yaml"
+    table.write_text(f"per_hour: {{V100: '{price}'}}")
+
+    with pytest.raises(
+        ConfigError, match=f"^price={table}: .* is not a positive price; write for example"
+    ):
+        load_prices(str(table), "price")
 
 
 # These identities were stored before some keys existed. New keys must not change them.
@@ -793,13 +812,20 @@ def test_a_transport_of_a_framework_selects_the_framework() -> None:
     )
 
 
-def test_messages_cost_only_bytes_and_their_metrics_follow_from_the_step_time() -> None:
-    """The expected values are computed by hand for a step of 2 ms, interval 1.6 ms to 2.5 ms."""
+def test_messages_cost_only_bytes() -> None:
     costs = step_costs(point(f"{CHANNEL} model.bytes=12345"))
+
     assert (costs.flops_per_step, costs.parameters, costs.memory_lower_bound_bytes) == (0, 0, 12345)
 
-    times = {"step_time_ms": 2.0, "step_time_low_ms": 1.6, "step_time_high_ms": 2.5}
-    latency = transfer_metrics(point(f"{CHANNEL} model.bytes=1000").model, times)
+
+#: A step of 2 ms, with interval. Expected values of transfers are computed by hand.
+STEP_TIMES = {"step_time_ms": 2.0, "step_time_low_ms": 1.6, "step_time_high_ms": 2.5}
+
+
+def test_a_round_trip_takes_a_step() -> None:
+    latency_point = point(f"{CHANNEL} model.bytes=1000")
+
+    latency = transfer_metrics(latency_point.model, STEP_TIMES)
 
     assert (latency["round_trip_us"], latency["transfer_us"], latency["transfer_high_us"]) == (
         2000,
@@ -808,8 +834,11 @@ def test_messages_cost_only_bytes_and_their_metrics_follow_from_the_step_time() 
     )
     assert latency["sent_bytes_per_second"] == pytest.approx(1e6)
 
+
+def test_a_step_sends_a_window_of_messages() -> None:
     window_point = point(f"{CHANNEL} model.pattern=bandwidth model.bytes=1000 model.window=50")
-    bandwidth = transfer_metrics(window_point.model, times)
+
+    bandwidth = transfer_metrics(window_point.model, STEP_TIMES)
 
     assert bandwidth["messages_per_second"] == pytest.approx(25_000)
     assert (
@@ -817,9 +846,12 @@ def test_messages_cost_only_bytes_and_their_metrics_follow_from_the_step_time() 
         bandwidth["messages_per_second_high"],
     ) == pytest.approx((20_000, 31_250))
 
+
+def test_an_all_reduce_has_a_bus_bandwidth() -> None:
     all_reduce = point(
         f"{CHANNEL} model.transport=gloo model.pattern=all_reduce model.bytes=4000 model.processes=4"
     )
+
     assert transfer_metrics(all_reduce.model, {"step_time_ms": 2.0}) == pytest.approx(
         {
             "transfer_us": 2000,
@@ -828,6 +860,9 @@ def test_messages_cost_only_bytes_and_their_metrics_follow_from_the_step_time() 
             "bus_bytes_per_second": 3e6,
         }
     )
+
+
+def test_a_broadcast_sends_every_byte_once() -> None:
     assert bus_factor("broadcast", 4) == 1.0
 
 

@@ -27,22 +27,36 @@ def run_search(search: Search, largest: int) -> tuple[int, int]:
     return search.fits, tried
 
 
-@pytest.mark.parametrize("largest", [1, 2, 3, 63, 64, 65, 1000, 4097, 100_000])
-@pytest.mark.parametrize("begin", [1, 64, 4096])
+every_limit = pytest.mark.parametrize("largest", [1, 2, 3, 63, 64, 65, 1000, 4097, 100_000])
+every_begin = pytest.mark.parametrize("begin", [1, 64, 4096])
+
+
+@every_limit
+@every_begin
 def test_the_found_size_fits_and_a_slightly_larger_one_does_not(largest: int, begin: int) -> None:
     found, tried = run_search(Search(1, begin, within=0.05), largest)
+
     assert found <= largest <= max(1.05 * found, found)
     assert tried <= 24
 
+
+@every_limit
+@every_begin
+def test_an_exact_search_finds_the_largest_size(largest: int, begin: int) -> None:
     exact, _ = run_search(Search(1, begin, within=1e-6), largest)
+
     assert exact == largest
 
 
-def test_batches_are_multiples_of_the_unit_and_possibly_none_fits() -> None:
+def test_batches_are_multiples_of_the_unit() -> None:
     found, _ = run_search(Search(4, 64, within=1e-6), 1001)
+
     assert found == 1000
 
+
+def test_a_search_without_a_fitting_batch_finds_zero() -> None:
     search = Search(4, 64, within=0.05)
+
     assert run_search(search, 0)[0] == 0
     assert search.fails == 4
 

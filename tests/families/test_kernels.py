@@ -159,17 +159,30 @@ def test_the_training_preset_equals_the_spreadsheet() -> None:
     assert Counter(entries) == expected
 
 
-@pytest.mark.parametrize(
+every_width = pytest.mark.parametrize(
     ("precision", "width"),
     [("float32", 4), ("bfloat16", 2), ("float16", 2), ("int8", 1), ("int8_dynamic", 4)],
 )
-def test_bytes_include_operands_and_result_once(precision: str, width: int) -> None:
+
+
+@every_width
+def test_a_product_moves_operands_and_result_once(precision: str, width: int) -> None:
     kernel_costs = costs("gemm", precision=precision, m=3, n=5, k=7)
+
     assert kernel_costs == Costs(
         0, 0, 2 * 3 * 5 * 7, 0, 210, width * (21 + 35 + 15), width * (21 + 35 + 15)
     )
-    # With 2 images of 3 x 9 x 8, filters of 3 x 5, stride 2 x 1 and padding 1 x 2, the output has
-    # 5 x 8 pixels.
+
+
+@every_width
+@pytest.mark.parametrize("direction", ["forward", "backward_input", "backward_weights"])
+def test_a_convolution_moves_operands_and_result_once(
+    direction: str, precision: str, width: int
+) -> None:
+    """Use 2 images of 3 x 9 x 8, filters of 3 x 5, stride 2 x 1 and padding 1 x 2.
+
+    The output has 5 x 8 pixels.
+    """
     options = {
         "channels": 3,
         "height": 9,
@@ -179,16 +192,15 @@ def test_bytes_include_operands_and_result_once(precision: str, width: int) -> N
         "stride": (2, 1),
     }
     elements = 2 * 3 * 9 * 8 + 6 * 3 * 3 * 5 + 2 * 6 * 5 * 8
-    for direction in ("forward", "backward_input", "backward_weights"):
-        kernel_costs = costs("conv2d", 2, precision, padding=(1, 2), direction=direction, **options)
-        assert (
-            kernel_costs.bytes_per_step == kernel_costs.memory_lower_bound_bytes == width * elements
-        )
-        flops = 2 * 2 * 5 * 8 * 6 * 3 * 3 * 5
-        if direction == "forward":
-            assert (kernel_costs.forward_flops, kernel_costs.backward_flops) == (flops, 0)
-        else:
-            assert (kernel_costs.forward_flops, kernel_costs.backward_flops) == (0, flops)
+    flops = 2 * 2 * 5 * 8 * 6 * 3 * 3 * 5
+
+    kernel_costs = costs("conv2d", 2, precision, padding=(1, 2), direction=direction, **options)
+
+    assert kernel_costs.bytes_per_step == kernel_costs.memory_lower_bound_bytes == width * elements
+    if direction == "forward":
+        assert (kernel_costs.forward_flops, kernel_costs.backward_flops) == (flops, 0)
+    else:
+        assert (kernel_costs.forward_flops, kernel_costs.backward_flops) == (0, flops)
 
 
 @pytest.mark.parametrize(

@@ -98,18 +98,39 @@ def test_all_directions_of_a_kernel_have_the_same_flops() -> None:
     assert (m, n, k) == (72, 16, 480)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_the_entry_of_a_family_is_complete(family: Family) -> None:
-    model = family.options(name=family.name)
-    assert isinstance(model.size, str)
+each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+
+
+@each_family
+def test_a_family_names_its_data_and_its_size(family: Family) -> None:
+    assert isinstance(family.options(name=family.name).size, str)
     assert family.data in ("vectors", "images", "tokens", "any")
+
+
+@each_family
+def test_a_family_sweeps_keys_that_exist(family: Family) -> None:
     assert set(family.swept) <= {field.name for field in dataclasses.fields(family.options)}
     assert {word.partition("=")[0] for word in family.sweep.split()} <= set(known_keys())
     assert family.sweep or (not family.swept and (family.is_real or family.options.is_counted))
+
+
+@each_family
+def test_a_family_has_the_costs_of_its_kind(family: Family) -> None:
+    model = family.options(name=family.name)
+
     costs = model.costs(batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
+
     assert (costs.parameters == 0) == (not family.has_layers)
     assert (costs.flops_per_step == 0) == (family.is_communication or family.options.is_counted)
+
+
+@each_family
+def test_a_family_has_a_unique_look_in_figures(family: Family) -> None:
     assert style.look(family.name) not in [
         style.look(name) for name in FAMILIES if name != family.name
     ]
+
+
+@each_family
+def test_a_family_is_documented(family: Family) -> None:
     assert f"`{family.name}`" in (ROOT / "docs/reference/configuration.md").read_text()

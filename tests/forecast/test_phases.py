@@ -16,7 +16,9 @@ import pytest
 from paradnn.config.point import FrameworkOptions
 from paradnn.config.reading import read_point
 from paradnn.core.messages import Timing
+from paradnn.forecast.history import CompletedRun
 from paradnn.forecast.phases import (
+    PointTimes,
     calibrate,
     extra_blocks,
     measure_seconds,
@@ -188,38 +190,61 @@ def test_a_plan_predicts_timeouts_caused_by_torch_compile() -> None:
     assert (times.timed_out.mean(axis=1) > 0.5).tolist() == [False] * 3 + [True]
 
 
-def test_optional_phases_have_the_expected_times() -> None:
+@pytest.fixture(scope="module")
+def times_of_three_points() -> PointTimes:
+    """Return the expected times of a training step, of a profiled one, and of inference."""
     plain = fc(4, 512, 256)
     profiled = replace(plain, measure=replace(plain.measure, profile=True))
     inference = replace(plain, workload=SingleStep("inference"))
-    times = expected_times([], [plain, profiled, inference])
-    assert np.all(times.phases["profile"][0] == 0)
-    assert np.all(times.phases["profile"][1] > 0.25)
-    assert np.all(times.phases["latency"][:2] == 0)
-    timed = min(10.0, 200 * np.median(times.step[2]))
-    assert np.median(times.phases["latency"][2]) == pytest.approx(timed, rel=0.3)
+    return expected_times([], [plain, profiled, inference])
+
+
+def test_only_profiled_points_have_a_profile_phase(times_of_three_points: PointTimes) -> None:
+    profile = times_of_three_points.phases["profile"]
+
+    assert np.all(profile[0] == 0)
+    assert np.all(profile[1] > 0.25)
+
+
+def test_only_inference_has_a_latency_phase(times_of_three_points: PointTimes) -> None:
+    latency = times_of_three_points.phases["latency"]
+    timed = min(10.0, 200 * np.median(times_of_three_points.step[2]))
+
+    assert np.all(latency[:2] == 0)
+    assert np.median(latency[2]) == pytest.approx(timed, rel=0.3)
+
+
+def test_a_load_lasts_until_its_queries_are_served() -> None:
+    plain = fc(4, 512, 256)
     loads = (
         Server(rate=10.0, min_seconds=5.0, min_queries=400),
         SingleStream(min_seconds=0.0, min_queries=1000),
+        Offline(min_seconds=20.0, min_queries=1),
     )
-    points = [
-        replace(plain, workload=load) for load in (*loads, Offline(min_seconds=20.0, min_queries=1))
-    ]
-    times = expected_times([], points)
+
+    times = expected_times([], [replace(plain, workload=load) for load in loads])
+
     server, stream, offline = times.phases["load"]
     assert (server == 40).all()
     assert stream == pytest.approx(1000 * times.step[1])
     assert offline == pytest.approx(22)  # 10% more queries than fit into 20 s
     assert np.all(times.phases["latency"] == 0)
+
+
+def test_only_generation_has_a_prefill_phase() -> None:
     config = {"model": {"name": "gpt"}, "batch_size": 4}
+
     phases = expected_times(
         [], [read_point({**config, "mode": mode}) for mode in ("inference", "generate")]
     ).phases
+
     assert np.all(phases["prefill"][0] == 0)
     assert phases["prefill"][1] == pytest.approx(phases["warmup"][1] + phases["measure"][1])
 
 
-def test_pauses_and_failed_runs_do_not_count_as_overhead() -> None:
+@pytest.fixture
+def runs_with_a_pause_and_a_failure() -> list[CompletedRun]:
+    """Return 40 runs, one every 3 s, with a pause of an hour after 21 of them and one timeout."""
     random = np.random.default_rng(5)
     machine = Machine(random, session=0.0)
     points = grid(random, 40)
@@ -229,9 +254,21 @@ def test_pauses_and_failed_runs_do_not_count_as_overhead() -> None:
     ]
     failed_tags = {"outcome": "timeout"}
     runs[10] = replace(runs[10], tags={**runs[10].tags, **failed_tags}, metrics={})
-    expected = expected_times(runs, [fc(2, 128, 256)])
+    return runs
+
+
+def test_pauses_do_not_count_as_overhead(
+    runs_with_a_pause_and_a_failure: list[CompletedRun],
+) -> None:
+    expected = expected_times(runs_with_a_pause_and_a_failure, [fc(2, 128, 256)])
+
     assert np.median(expected.phases["between"]) < 2.0
-    assert len(RunHistory.from_runs(runs, rates)) == 39
+
+
+def test_failed_runs_are_not_part_of_the_history(
+    runs_with_a_pause_and_a_failure: list[CompletedRun],
+) -> None:
+    assert len(RunHistory.from_runs(runs_with_a_pause_and_a_failure, rates)) == 39
 
 
 def test_start_times_of_several_processes_with_an_import_are_ignored() -> None:

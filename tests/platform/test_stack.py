@@ -134,19 +134,37 @@ def test_two_processes_install_a_stack_once(cache: Path) -> None:
             assert process.returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("stack", "reason"),
+    [
+        pytest.param(MISSING, r"^uv: .*nosuch-package was not found", id="missing package"),
+        pytest.param(
+            Stack("new", "3.99", ("tinystack==1.0",)),
+            r"^uv: No interpreter found for Python 3\.99",
+            id="missing interpreter",
+        ),
+    ],
+)
 def test_a_failed_installation_reports_the_reason_and_leaves_no_files(
+    cache: Path, stack: Stack, reason: str
+) -> None:
+    with pytest.raises(WorkerError, match=reason) as error:
+        open_and_release(stack)
+
+    assert len(str(error.value).splitlines()) == 1
+    assert folders(cache) == set()
+
+
+def test_an_unreachable_package_index_is_reported_without_its_credentials(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(WorkerError, match=r"^uv: .*nosuch-package was not found") as error:
-        open_and_release(MISSING)
-    assert len(str(error.value).splitlines()) == 1
-    with pytest.raises(WorkerError, match=r"^uv: No interpreter found for Python 3\.99"):
-        open_and_release(Stack("new", "3.99", ("tinystack==1.0",)))
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:secret@127.0.0.1:9/token/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+
     with pytest.raises(WorkerError, match=r"\(could not reach a package index\)") as offline:
         open_and_release(MISSING)
+
     assert not any(word in str(offline.value) for word in ("secret", "token"))
     assert folders(cache) == set()
 

@@ -25,9 +25,7 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_machine")
-def test_processes_of_one_machine_and_separate_hosts_are_different_environments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_of_one_machine_are_a_separate_environment() -> None:
     points = [point(), point(hosts=2)]
     require_possible(points[1:])
 
@@ -41,9 +39,21 @@ def test_processes_of_one_machine_and_separate_hosts_are_different_environments(
     assert ceilings_identity(points[1], on_two_processes) == ceilings_identity(
         points[0], on_one_process
     )
-    assert point_id(points[0]) != point_id(points[1])
+
+
+def test_the_number_of_hosts_is_part_of_a_point() -> None:
+    assert point_id(point()) != point_id(point(hosts=2))
+
+
+@pytest.mark.usefixtures("one_machine")
+def test_separate_hosts_have_the_environment_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [point(), point(hosts=2)]
+    on_one_process, _ = current_environments(points).values()
+
     monkeypatch.setenv(HOSTS, OTHER)
     [on_hosts] = current_environments(points).values()
+
+    assert on_one_process is not None
     assert on_hosts is not None
     assert on_hosts.environment_id == on_one_process.environment_id
 

@@ -465,33 +465,59 @@ def test_every_specification_has_a_source_and_plausible_numbers() -> None:
             assert entry.peak_flops["float16"] > entry.peak_flops["float32"]
 
 
-def test_the_utilization_of_several_devices_uses_their_total_peak() -> None:
-    """Compare the costs of two devices, which are those of both replicas, with half the batch."""
+def small_point(**changes: Any) -> Point:
     model = {"name": "fc", "layers": 1, "nodes": 8}
+    return read_point({"model": model, "batch_size": 64} | changes)
 
-    def point(**changes: Any) -> Point:
-        return read_point({"model": model, "batch_size": 64} | changes)
 
-    whole = step_costs(point())
-    half = step_costs(point(batch_size=32))
-    both = step_costs(point(devices=2))
+def test_the_costs_of_two_devices_are_those_of_both_replicas() -> None:
+    """Each replica processes half the batch."""
+    whole = step_costs(small_point())
+    half = step_costs(small_point(batch_size=32))
+    both = step_costs(small_point(devices=2))
+
     assert (both.flops_per_step, both.parameters) == (whole.flops_per_step, whole.parameters)
     assert both.bytes_per_step == 2 * half.bytes_per_step
     assert both.bytes_per_step > whole.bytes_per_step
-    # Each device has its own weights, mean squares and velocities. The batch and its activations
-    # are only divided.
+
+
+def test_each_device_stores_its_own_weights() -> None:
+    """Weights, mean squares and velocities are copied; batch and activations are only divided."""
+    whole = step_costs(small_point())
+    both = step_costs(small_point(devices=2))
+
     more = both.memory_lower_bound_bytes - whole.memory_lower_bound_bytes
+
     assert more == 3 * 4 * (whole.parameters + whole.non_trainable_parameters)
-    ceilings = Ceilings("run", {"float32": 1e12}, 1e11)
-    eight_cores = Environment("some processor", {"cores": 8}, {}, {})
-    four_cores = Environment("some processor", {"cores": 4}, {}, {})
-    gpu = point(platform={"name": "gpu"}, devices=1)
-    gpus = point(platform={"name": "gpu"}, devices=2)
+
+
+CEILINGS_OF_ONE_DEVICE = Ceilings("run", {"float32": 1e12}, 1e11)
+EIGHT_CORES = Environment("some processor", {"cores": 8}, {}, {})
+FOUR_CORES = Environment("some processor", {"cores": 4}, {}, {})
+
+
+def test_the_utilization_of_several_gpus_uses_their_total_peak() -> None:
+    gpu = small_point(platform={"name": "gpu"}, devices=1)
+    gpus = small_point(platform={"name": "gpu"}, devices=2)
     total_peaks = {"peak_flops_per_second": 2e12, "peak_bytes_per_second": 2e11}
-    assert peaks.device_peaks(gpus, eight_cores, ceilings) == total_peaks
-    assert ceilings_identity(gpus, eight_cores) == ceilings_identity(gpu, eight_cores)
-    two_devices = point(devices=2, platform={"name": "cpu", "threads": 2})
-    assert peaks.device_peaks(two_devices, eight_cores, ceilings)["peak_flops_per_second"] == 1e12
-    assert peaks.single_device(two_devices, eight_cores).platform.threads == 4
+
+    assert peaks.device_peaks(gpus, EIGHT_CORES, CEILINGS_OF_ONE_DEVICE) == total_peaks
+    assert ceilings_identity(gpus, EIGHT_CORES) == ceilings_identity(gpu, EIGHT_CORES)
+
+
+def test_devices_that_share_a_processor_have_its_peak() -> None:
+    two_devices = small_point(devices=2, platform={"name": "cpu", "threads": 2})
+
+    found = peaks.device_peaks(two_devices, EIGHT_CORES, CEILINGS_OF_ONE_DEVICE)
+
+    assert found["peak_flops_per_second"] == 1e12
+    assert peaks.single_device(two_devices, EIGHT_CORES).platform.threads == 4
+
+
+def test_devices_with_all_cores_have_the_ceilings_of_the_machine() -> None:
+    two_devices = small_point(devices=2, platform={"name": "cpu", "threads": 2})
+
     # The default is all cores of the machine.
-    assert ceilings_identity(two_devices, four_cores) == ceilings_identity(point(), four_cores)
+    identity = ceilings_identity(two_devices, FOUR_CORES)
+
+    assert identity == ceilings_identity(small_point(), FOUR_CORES)

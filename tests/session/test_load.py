@@ -103,25 +103,48 @@ def test_metrics_summarize_the_queries() -> None:
     assert "peak_queries_per_second" not in recorded_point.metrics
 
 
-def test_a_run_shows_latencies_as_a_distribution_and_over_time() -> None:
-    log = planted_log(1)
+@pytest.fixture(scope="module")
+def server_log() -> QueryLog:
+    return planted_log(1)
+
+
+@pytest.fixture(scope="module")
+def server_record(server_log: QueryLog) -> Record:
     probe = Probe(210.0, 700, 9, 1.0, 0.1, None, None)
-    recorded_point = record(
-        load_point(latency_ms=60.0), [Load(200.0, 0.003, log.packed(), [probe])]
-    )
-    latency = (np.array(log.ended) - np.array(log.scheduled)) / MS
+    load = Load(200.0, 0.003, server_log.packed(), [probe])
+    return record(load_point(latency_ms=60.0), [load])
+
+
+@pytest.fixture(scope="module")
+def latencies(server_log: QueryLog) -> np.ndarray:
+    """Return the latencies of the queries in `server_log`, in milliseconds."""
+    return (np.array(server_log.ended) - np.array(server_log.scheduled)) / MS
+
+
+def test_a_run_shows_latencies_over_time(server_record: Record, latencies: np.ndarray) -> None:
     longest = [
         moment.metrics["window_latency_max_ms"]
-        for moment in recorded_point.history
+        for moment in server_record.history
         if "window_latency_max_ms" in moment.metrics
     ]
+
     # 2,000 queries in 10 s: 50 windows of 40 queries.
-    assert longest == pytest.approx(latency.reshape(50, 40).max(axis=1))
-    picture = recorded_point.artifacts["overview.svg"]
+    assert longest == pytest.approx(latencies.reshape(50, 40).max(axis=1))
+
+
+def test_a_run_shows_latencies_as_a_distribution(
+    server_record: Record, latencies: np.ndarray
+) -> None:
+    picture = server_record.artifacts["overview.svg"]
+
     assert ">Latency of a query</text>" in picture
     assert ">limit 60 ms</text>" in picture
-    assert f">{1 - 1 / 2000:.4%} within {latency.max():.4g} ms<" in picture
-    headlines = [name for name in recorded_point.metrics if "/" not in stored_name(name)]
+    assert f">{1 - 1 / 2000:.4%} within {latencies.max():.4g} ms<" in picture
+
+
+def test_a_run_has_few_headlines(server_record: Record) -> None:
+    headlines = [name for name in server_record.metrics if "/" not in stored_name(name)]
+
     assert "peak_queries_per_second" in headlines
     assert len(headlines) <= 20
 

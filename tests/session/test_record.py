@@ -74,24 +74,45 @@ def record(
     return recorded(point, *results)
 
 
-def test_the_description_of_a_run_has_interval_and_contention() -> None:
-    """Check that the description is not more confident than the metrics."""
+def record_with_a_contended_process() -> Record:
+    """Return the record of three processes; other work takes half of the cores in the second."""
     blocks = [0.4, 0.5, 0.6, 0.45, 0.55, 0.5, 0.52, 0.48]
     reason = "other processes took 1.0 of 2 cores"
     busy = replace(QUIET, foreign_cpu_fraction=0.5, reason=reason)
     processes = [answered(timing(blocks), {"contention": entry}) for entry in (QUIET, busy)]
-    contended_record = recorded(read_point({"model": {"name": "fc"}}), *processes, processes[0])
+    return recorded(read_point({"model": {"name": "fc"}}), *processes, processes[0])
 
+
+def test_the_description_of_a_run_has_the_interval_of_its_rate() -> None:
+    """Check that the description is not more confident than the metrics."""
+    contended_record = record_with_a_contended_process()
     ends = [contended_record.metrics[f"examples_per_second_{end}"] for end in ("low", "high")]
     low, high = (rounded(end) for end in ends)
     rate = rounded(contended_record.metrics["examples_per_second"])
-    note = contended_record.description
-    assert f"**{rate} examples/s** (95% interval {low} to {high}), 500.000 ms a step" in note
-    assert note.endswith(f"**Contended**: {contended_record.tags['contended_reason']}.")
-    assert "Contended" not in record(QUIET).description
+
+    assert (
+        f"**{rate} examples/s** (95% interval {low} to {high}), 500.000 ms a step"
+        in contended_record.description
+    )
+
+
+def test_the_description_of_a_run_has_the_reason_of_a_missing_interval() -> None:
     different_processes = [answered(timing([seconds] * 6)) for seconds in (0.5, 0.51)]
+
     unknown = recorded(read_point({"model": {"name": "fc"}}), *different_processes)
+
     assert f"({unknown.tags['interval_reason']})" in unknown.description
+
+
+def test_the_description_of_a_contended_run_has_the_reason() -> None:
+    contended_record = record_with_a_contended_process()
+
+    reason = contended_record.tags["contended_reason"]
+    assert contended_record.description.endswith(f"**Contended**: {reason}.")
+
+
+def test_the_description_of_a_quiet_run_does_not_mention_contention() -> None:
+    assert "Contended" not in record(QUIET).description
 
 
 def test_disturbances_of_a_point_are_recorded_with_a_verdict() -> None:
@@ -480,22 +501,36 @@ def test_only_the_first_process_is_profiled() -> None:
     assert planted_point(**settings).request()["measure"]["relative_interval"] == 0.02
 
 
-def test_every_process_and_replicate_has_a_separate_schedule() -> None:
-    """Require different arrivals, because processes with the same arrivals share chance effects.
+def seed_of_schedule(replicate: int, finished: int, **changes: Any) -> int:
+    """Return the seed of the arrivals in a process of a point with three processes.
 
-    The first process has LoadGen's schedule.
+    Args:
+        replicate: Replicate of the point.
+        finished: Number of processes that have ended.
+        changes: Keys of the load.
     """
-    seeds = []
-    for replicate in range(3):
-        for done in range(3):
-            entry = planted_point(*[1.0] * done, processes=3)
-            load = Server(rate=100.0)
-            entry.point = replace(entry.point, workload=load, replicate=replicate)
-            seeds.append(entry.request()["server"]["seed"])
-    assert seeds[0] == LOADGEN_SEED
+    entry = planted_point(*[1.0] * finished, processes=3)
+    load = Server(rate=100.0, **changes)
+    entry.point = replace(entry.point, workload=load, replicate=replicate)
+    seed: int = entry.request()["server"]["seed"]
+    return seed
+
+
+def test_every_process_and_replicate_has_a_separate_schedule() -> None:
+    """Require different arrivals, because processes with the same arrivals share chance effects."""
+    seeds = [
+        seed_of_schedule(replicate, finished) for replicate in range(3) for finished in range(3)
+    ]
+
     assert len(set(seeds)) == len(seeds)
-    entry.point = replace(entry.point, workload=replace(load, seed=2**32 - 1))
-    assert 0 <= entry.request()["server"]["seed"] < 2**32
+
+
+def test_the_first_process_has_the_schedule_of_loadgen() -> None:
+    assert seed_of_schedule(replicate=0, finished=0) == LOADGEN_SEED
+
+
+def test_seeds_of_schedules_have_32_bits() -> None:
+    assert 0 <= seed_of_schedule(replicate=2, finished=2, seed=2**32 - 1) < 2**32
 
 
 def test_impossible_numbers_make_the_point_a_crash() -> None:

@@ -340,18 +340,28 @@ def test_a_profile_ended_by_a_limit_is_repeated_under_another_limit() -> None:
         ] == counts
 
 
-def test_devices_and_threads_are_set_before_a_framework_is_imported() -> None:
-    cpu = WorkerKey(sys.executable, "jax", 3, "cpu", (("NPROC", "2"),)).environ()
+def test_a_worker_on_the_processor_hides_all_gpus() -> None:
+    cpu = WorkerKey(sys.executable, "jax", 3, "cpu", ()).environ()
+
     assert (cpu["JAX_PLATFORMS"], cpu["KERAS_TORCH_DEVICE"], cpu["CUDA_VISIBLE_DEVICES"]) == (
         "cpu",
         "cpu",
         "-1",
     )
+
+
+def test_the_environment_of_a_worker_sets_its_threads() -> None:
+    cpu = WorkerKey(sys.executable, "jax", 3, "cpu", (("NPROC", "2"),)).environ()
+
     assert (cpu["OMP_NUM_THREADS"], cpu["NPROC"]) == (
         "3",
         "2",
     )  # the user's settings override the defaults
+
+
+def test_a_worker_on_a_gpu_allocates_memory_when_it_needs_it() -> None:
     gpu = WorkerKey(sys.executable, "jax", None, "gpu", ()).environ()
+
     assert gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert gpu.get("JAX_PLATFORMS") != "cpu"
 

@@ -45,17 +45,26 @@ def slope_influence(design: pd.DataFrame) -> np.ndarray:
     return np.linalg.pinv(sm.add_constant(standard_scores(design)))[1:]
 
 
-def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
+@pytest.fixture
+def heteroscedastic() -> tuple[pd.DataFrame, pd.Series]:
+    """Return 60 rows of three columns, two of them correlated, and a response with uneven noise."""
     draw = np.random.default_rng(2)
     design = pd.DataFrame(
         draw.normal(size=(60, 3)) @ [[1, 0.6, 0], [0, 1, 0], [0, 0, 5]], columns=list("abc")
     )
-    y = design @ [2.0, -1.0, 0.1] + draw.normal(size=60) * (1 + design["a"].abs())
+    return design, design @ [2.0, -1.0, 0.1] + draw.normal(size=60) * (1 + design["a"].abs())
+
+
+def test_weights_r2_and_hc3_errors_agree_with_plain_numpy(
+    heteroscedastic: tuple[pd.DataFrame, pd.Series],
+) -> None:
+    design, y = heteroscedastic
+
     found = regress(design, y.to_numpy())
+
     z = standard_scores(design)
     scaled_y = ((y - y.mean()) / y.std()).to_numpy()
     beta = slopes(z, scaled_y)
-
     np.testing.assert_allclose(found.weights["weight"], beta[1:])
     np.testing.assert_allclose(found.weights["slope"], slopes(design.to_numpy(), y.to_numpy())[1:])
 
@@ -65,13 +74,21 @@ def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
     leverage = np.einsum("ij,jk,ik->i", x, bread, x)
     covariance = bread @ (x.T * (residual / (1 - leverage)) ** 2 @ x) @ bread
     half_width = stats.t.ppf(0.975, 56) * np.sqrt(np.diag(covariance))[1:]
-
     np.testing.assert_allclose(
         found.weights[["low", "high"]],
         np.column_stack([beta[1:] - half_width, beta[1:] + half_width]),
     )
     np.testing.assert_allclose(found.r2, 1 - residual @ residual / (scaled_y @ scaled_y))
 
+
+def test_variance_inflation_agrees_with_plain_numpy(
+    heteroscedastic: tuple[pd.DataFrame, pd.Series],
+) -> None:
+    design, y = heteroscedastic
+
+    found = regress(design, y.to_numpy())
+
+    z = standard_scores(design)
     for i, name in enumerate(design):
         others = np.delete(z, i, axis=1)
         unexplained = z[:, i] - np.column_stack([np.ones(60), others]) @ slopes(others, z[:, i])

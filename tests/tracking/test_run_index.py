@@ -80,22 +80,35 @@ def record_ceilings(tracker: MlflowStore | Journal, environment: Environment) ->
     )
 
 
-def test_recorded_ceilings_are_found_and_are_not_points(store: Store, here: Environment) -> None:
-    tracker = MlflowStore(Tracking(uri=store.uri))
-    run_id = record_ceilings(tracker, here)
+def test_recorded_ceilings_are_not_points(store: Store, here: Environment) -> None:
+    record_ceilings(MlflowStore(Tracking(uri=store.uri)), here)
+
     assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == [], (
         "only points have the tag `outcome`"
     )
     assert store.query("SELECT status FROM runs") == [("FINISHED",)]
     assert load(store.uri).empty
-    for key in ("ceilings_outcome", "outcome"):  # earlier versions used the tag of a point
-        store.change(f"UPDATE tags SET key = '{key}' WHERE key = 'ceilings_outcome'")
-        with WorkerPool() as pool:
-            ceilings = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
-        assert ceilings == peaks.Ceilings(run_id, {"float32": 1e12}, 1e11)
-        everything = load(store.uri, kind=None)
-        assert list(everything["run_id"]) == [run_id]
-        assert not is_ok(everything).any()
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        pytest.param("ceilings_outcome", id="tag of ceilings"),
+        pytest.param("outcome", id="tag of a point, from earlier versions"),
+    ],
+)
+def test_recorded_ceilings_are_found(store: Store, here: Environment, tag: str) -> None:
+    tracker = MlflowStore(Tracking(uri=store.uri))
+    run_id = record_ceilings(tracker, here)
+    store.change(f"UPDATE tags SET key = '{tag}' WHERE key = 'ceilings_outcome'")
+
+    with WorkerPool() as pool:
+        ceilings = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
+
+    assert ceilings == peaks.Ceilings(run_id, {"float32": 1e12}, 1e11)
+    everything = load(store.uri, kind=None)
+    assert list(everything["run_id"]) == [run_id]
+    assert not is_ok(everything).any()
 
 
 def test_ceilings_in_a_file_are_uploaded_once(
@@ -452,25 +465,29 @@ def test_a_run_with_invalid_tags_is_reported_and_skipped(
     assert left == len(BAD_TAGS)
 
 
-def test_runs_end_with_a_clock_before_1970_and_metrics_have_seven_digits(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """End the parent run although the clock shows a time before 1970.
-
-    Measured values are rounded to seven digits; counts keep all digits.
-    """
+def test_runs_end_with_a_clock_before_1970(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: -86400.0)
     tracker = MlflowStore(Tracking(uri=store.uri))
     tracker.open_sweep("s", "", {"sweep_id": "s"})
+    claim = claimed(tracker, 1)
+
+    tracker.record(claim, record_of(claim), dict)
+    tracker.close_sweep(SweepRun("FINISHED", "", {"points": 1.0}))
+
+    assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
+
+
+def test_measured_values_have_seven_digits_and_counts_all_digits(store: Store) -> None:
+    tracker = MlflowStore(Tracking(uri=store.uri))
     values = {
         "examples_per_second": 95235.81553959007,
         "parameters": 123456789012.0,
         "final_loss": math.nan,
     }
     claim = claimed(tracker, 1)
+
     tracker.record(claim, replace(record_of(claim), metrics=values), dict)
-    tracker.close_sweep(SweepRun("FINISHED", "", {"points": 1.0}))
-    assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
+
     recorded = store.values("latest_metrics", claim.run_id)
     assert (recorded["examples_per_second"], recorded["parameters"]) == (95235.82, 123456789012.0)
 

@@ -190,7 +190,7 @@ def test_a_truncated_message_reports_the_received_bytes() -> None:
     assert failed.value.outcome == "crash"
 
 
-def test_taken_ports_and_unreachable_peers_are_unavailable() -> None:
+def test_a_taken_port_is_unavailable() -> None:
     with closing(listen(0)) as listening:
         port = listening.getsockname()[1]
         with pytest.raises(
@@ -200,6 +200,9 @@ def test_taken_ports_and_unreachable_peers_are_unavailable() -> None:
             listen(port)
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} is in use"):
             serve_calls(f"127.0.0.1:{port}")
+
+
+def test_an_unreachable_peer_is_unavailable() -> None:
     # A bound socket that does not listen keeps other processes from the port.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -299,22 +302,31 @@ def test_clients_without_the_key_start_no_process(server: Server) -> None:
     assert wait_for(lambda: not server.children())
 
 
-def test_a_server_requires_a_key_and_a_free_port(server: Server) -> None:
-    environ_without_key = {name: value for name, value in os.environ.items() if name != KEY}
+def environ_without_key() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != KEY}
+
+
+def test_a_server_requires_a_key() -> None:
     completed = subprocess.run(
-        COMMAND, cwd=ROOT, env=environ_without_key, capture_output=True, text=True
+        COMMAND, cwd=ROOT, env=environ_without_key(), capture_output=True, text=True
     )
+
     assert (completed.returncode, completed.stderr.split(":")[:2]) == (
         2,
         ["error", f" {KEY} is not set"],
     )
+
+
+def test_a_server_requires_a_free_port(server: Server) -> None:
     port = server.address.split(":")[1]
+
     completed = subprocess.run(
         [*COMMAND, "--port", port],
         cwd=ROOT,
-        env={**environ_without_key, KEY: SECRET},
+        env={**environ_without_key(), KEY: SECRET},
         capture_output=True,
         text=True,
     )
+
     assert completed.returncode == 2
     assert completed.stderr.startswith(f"error: --port: port {port} of 127.0.0.1 is taken")

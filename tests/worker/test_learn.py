@@ -287,17 +287,26 @@ def test_weights_of_a_different_model_are_rejected(tmp_path: Path) -> None:
         start_from(tmp_path / "weights.npz", ["kernel", "bias"], [np.zeros(4), np.zeros((4, 4))])
 
 
-def test_a_data_set_is_written_once_and_fitted_to_the_model(tmp_path: Path) -> None:
+def test_a_data_set_is_written_once() -> None:
     path = set_file(Digits())
+
     assert set_file(Digits()) == path
-    arrays = read_arrays(str(path))
+
+
+def test_examples_are_fitted_to_the_model() -> None:
+    arrays = read_arrays(str(set_file(Digits())))
+
     flat = fit_examples(arrays, (64,))
     pictures = fit_examples(arrays, (16, 16, 3))
+
     assert flat["training"].mean() == pytest.approx(0, abs=1e-5)
     assert flat["training"].std() == pytest.approx(1, abs=1e-5)
     # Each pixel is repeated twice in both directions, in three equal channels.
     first = flat["training"][0].reshape(8, 8)
     assert np.allclose(pictures["training"][0, ::2, 1::2, 2], first)
+
+
+def test_a_missing_data_set_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"the data set .* cannot be read"):
         read_arrays(str(tmp_path / "gone.npz"))
 

@@ -6,7 +6,6 @@ Statistics are compared with SciPy, and query counts with MLPerf's LoadGen.
 import math
 import re
 import time
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -127,32 +126,54 @@ def test_an_overload_ends_when_a_query_has_waited_too_long() -> None:
     assert server.waiting > 30
 
 
-def test_a_stream_waits_for_each_answer_and_offline_issues_all_queries_at_once() -> None:
-    clock = Clock()
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def run_batch(clock: Clock) -> Callable[[int], None]:
+    """Return a function that serves a batch in 30 ms of the planted clock."""
 
     def run(_: int) -> None:
         clock.now += 30 * MS
 
-    stream = serve_closed(run, clock, queries=10, seconds=1.0, batch=0, until=10**18).log
+    return run
+
+
+def test_a_stream_waits_for_each_answer(clock: Clock, run_batch: Callable[[int], None]) -> None:
+    stream = serve_closed(run_batch, clock, queries=10, seconds=1.0, batch=0, until=10**18).log
+
     assert set(stream.latencies()) == {30 * MS}
     # The stream ends with the first query after a second.
     assert len(stream) == 34
-    short_stream = serve_closed(run, clock, queries=10, seconds=0.0, batch=0, until=10**18)
+
+
+def test_a_stream_ends_after_its_queries(clock: Clock, run_batch: Callable[[int], None]) -> None:
+    short_stream = serve_closed(run_batch, clock, queries=10, seconds=0.0, batch=0, until=10**18)
+
     assert len(short_stream.log) == 10
-    offline = serve_closed(run, clock, queries=10, seconds=0.0, batch=4, until=10**18).log
+
+
+def test_offline_issues_all_queries_at_once(clock: Clock, run_batch: Callable[[int], None]) -> None:
+    offline = serve_closed(run_batch, clock, queries=10, seconds=0.0, batch=4, until=10**18).log
+
     assert [latency // MS for latency in offline.latencies()] == [30] * 4 + [60] * 4 + [90] * 2
 
 
-def test_the_schedule_depends_on_the_seed_and_has_independent_gaps() -> None:
+def test_the_schedule_has_independent_gaps() -> None:
     """Check the mean and the independence of the gaps.
 
     The test of the mean wait shows that their distribution is exponential.
     """
-    times = np.array(arrivals(250, 5, 0, 200_000))
-    gaps = np.diff(times) / 1e9
+    gaps = np.diff(np.array(arrivals(250, 5, 0, 200_000))) / 1e9
+
     assert gaps.mean() == pytest.approx(1 / 250, rel=0.01)
     assert abs(np.corrcoef(gaps[1:], gaps[:-1])[0, 1]) < 0.01
-    assert arrivals(250, 5, 0, 200_000) == array("q", times.tolist())
+
+
+def test_the_schedule_depends_only_on_the_seed() -> None:
+    assert arrivals(250, 5, 0, 200_000) == arrivals(250, 5, 0, 200_000)
     assert arrivals(250, 6, 0, 10) != arrivals(250, 5, 0, 10)
 
 

@@ -78,7 +78,9 @@ def test_the_window_of_a_rate_includes_failed_requests() -> None:
     assert window_seconds([answered, failed]) == 4.0
 
 
-def test_charts_show_distributions_with_limits_and_latencies_over_time() -> None:
+@pytest.fixture(scope="module")
+def measured_endpoint() -> Measured:
+    """Return a request per second for ten seconds, each 1 ms slower, and a failed request."""
     requests = [
         EndpointRequest(
             due=second * 10**9,
@@ -90,10 +92,11 @@ def test_charts_show_distributions_with_limits_and_latencies_over_time() -> None
         for second in range(10)
     ]
     failed = EndpointRequest(due=10**10, sent=10**10, first=0, last=2 * 10**10, problem="gone")
-    measured = measured_requests([*requests, failed])
+    return measured_requests([*requests, failed])
 
-    charts = Endpoint(first_token_ms=50.0).charts(measured, {})
-    series = Endpoint().series(measured)
+
+def test_charts_show_distributions_with_limits(measured_endpoint: Measured) -> None:
+    charts = Endpoint(first_token_ms=50.0).charts(measured_endpoint, {})
 
     assert [chart.title for chart in charts] == [
         "Latency of a request",
@@ -101,6 +104,11 @@ def test_charts_show_distributions_with_limits_and_latencies_over_time() -> None
         "Time per output token",
     ]
     assert ["limit 50 ms" in str(chart) for chart in charts] == [False, True, False]
+
+
+def test_the_series_shows_latencies_over_time(measured_endpoint: Measured) -> None:
+    series = Endpoint().series(measured_endpoint)
+
     assert [moment.step for moment in series] == pytest.approx(range(0, 10_000, 1000), abs=200)
     latencies = [moment.metrics["window_latency_max_ms"] for moment in series]
     assert latencies == [60 + second for second in range(10)]
