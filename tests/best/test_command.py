@@ -1,8 +1,11 @@
 """`python -m paradnn.best`: real races of tiny points, and their records."""
 
 import json
+import shutil
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,20 +19,53 @@ MODEL = [entry for entry in POINT if not entry.startswith("batch_size")]
 RACE = "paradnn.best.__main__"
 
 
-@pytest.mark.framework
-def test_every_candidate_has_an_outcome_and_is_recorded(store: Store, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class FinishedRace:
+    """A race of eight candidates: batch sizes 4 and 3, one and two devices, CPU and TPU.
+
+    Attributes:
+        store: Store of its runs.
+        answer: Content of its JSON file.
+        output: Printed text.
+    """
+
+    store: Store
+    answer: dict[str, Any]
+    output: str
+
+    @property
+    def parent(self) -> dict[str, str]:
+        """The run of the race."""
+        [parent] = self.store.runs("sweep")
+        return parent
+
+    @property
+    def candidates(self) -> dict[str, dict[str, Any]]:
+        """The candidates of the answer, by their label."""
+        return {candidate["candidate"]: candidate for candidate in self.answer["candidates"]}
+
+    def race_metrics(self) -> dict[str, float]:
+        """Return the metrics of the parent run."""
+        recorded = self.store.values("latest_metrics", self.parent["run_id"])
+        return {name: float(str(value)) for name, value in recorded.items()}
+
+
+@pytest.fixture(scope="module")
+def race(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> FinishedRace:
+    folder = tmp_path_factory.mktemp("race")
+    store = Store(folder)
+    shutil.copy(empty_database, folder / "mlflow.db")
+    file = folder / "answer.json"
     axes = ["batch_size=4,3", "devices=1,2", "platform=cpu,tpu"]
-    options = ["--json", str(tmp_path / "answer.json"), "--price", "3.6", "--epoch", "1000"]
-
+    options = ["--json", str(file), "--price", "3.6", "--epoch", "1000"]
     done = run([RACE, *options, "--margin", "100%", *axes, *MODEL], store)
-
     assert done.returncode == 0, done.stderr
+    return FinishedRace(store=store, answer=json.loads(file.read_text()), output=done.stdout)
 
-    points = store.runs()
-    [parent] = store.runs("sweep")
-    answer = json.loads((tmp_path / "answer.json").read_text())
-    by_label = {candidate["candidate"]: candidate for candidate in answer["candidates"]}
-    outcomes = {label: candidate["outcome"] for label, candidate in by_label.items()}
+
+@pytest.mark.framework
+def test_every_candidate_has_an_outcome(race: FinishedRace) -> None:
+    outcomes = {label: candidate["outcome"] for label, candidate in race.candidates.items()}
 
     assert outcomes == {
         "batch_size=4 devices=1 platform=cpu": "ok",
@@ -41,11 +77,21 @@ def test_every_candidate_has_an_outcome_and_is_recorded(store: Store, tmp_path: 
         "batch_size=3 devices=1 platform=tpu": "unavailable",
         "batch_size=3 devices=2 platform=tpu": "invalid",
     }
-    # Every run names its race and its candidate.
-    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
-    assert {point["race"] for point in points} == {parent["sweep_id"]}
 
-    for label, candidate in by_label.items():
+
+@pytest.mark.framework
+def test_every_run_names_its_race(race: FinishedRace) -> None:
+    points = race.store.runs()
+
+    assert {point["mlflow.parentRunId"] for point in points} == {race.parent["run_id"]}
+    assert {point["race"] for point in points} == {race.parent["sweep_id"]}
+
+
+@pytest.mark.framework
+def test_every_candidate_has_its_runs(race: FinishedRace) -> None:
+    points = race.store.runs()
+
+    for label, candidate in race.candidates.items():
         recorded = [point["run_id"] for point in points if point["candidate"] == label]
         if candidate["outcome"] == "ok":
             assert sorted(candidate["runs"]) == sorted(recorded)
@@ -53,10 +99,13 @@ def test_every_candidate_has_an_outcome_and_is_recorded(store: Store, tmp_path: 
             assert len(recorded) == 1
         else:
             assert recorded == []
-    # Plain arithmetic on the recorded metrics gives the values of the answer.
-    best = by_label[answer["best"]]
+
+
+@pytest.mark.framework
+def test_values_of_the_best_candidate_follow_from_its_runs(race: FinishedRace) -> None:
+    best = race.candidates[race.answer["best"]]
     rates = [
-        float(str(store.values("latest_metrics", run_id)["examples_per_second"]))
+        float(str(race.store.values("latest_metrics", run_id)["examples_per_second"]))
         for run_id in best["runs"]
     ]
 
@@ -67,29 +116,46 @@ def test_every_candidate_has_an_outcome_and_is_recorded(store: Store, tmp_path: 
     assert best["metrics"]["cost_per_million_examples"] == pytest.approx(1000 / rate, rel=1e-4)
     assert best["low"] < best["value"] < best["high"]
 
-    # The answer is the first line, and the parent run contains it.
-    first = done.stdout.splitlines()[0]
-    assert first.startswith(f"{answer['best']} is fastest: ")
-    assert first in parent["mlflow.note.content"]
-    assert parent["best"] == answer["best"]
-    assert parent["status"] == "FINISHED"
 
-    recorded_metrics = store.values("latest_metrics", parent["run_id"])
-    metrics = {name: float(str(value)) for name, value in recorded_metrics.items()}
+@pytest.mark.framework
+def test_the_answer_is_printed_first_and_recorded(race: FinishedRace) -> None:
+    first = race.output.splitlines()[0]
+
+    assert first.startswith(f"{race.answer['best']} is fastest: ")
+    assert first in race.parent["mlflow.note.content"]
+    assert race.parent["best"] == race.answer["best"]
+    assert race.parent["status"] == "FINISHED"
+
+    file = race.store.files(race.parent["run_id"]) / "race.json"
+    assert json.loads(file.read_text())["candidates"] == race.answer["candidates"]
+
+
+@pytest.mark.framework
+def test_a_race_records_its_size_and_the_lead_of_its_winner(race: FinishedRace) -> None:
+    metrics = race.race_metrics()
 
     assert metrics["race_candidates"] == 8
-    assert metrics["race_processes"] == sum(point["outcome"] == "ok" for point in points)
+    assert metrics["race_processes"] == sum(point["outcome"] == "ok" for point in race.store.runs())
     assert metrics["race_lead_low"] < metrics["race_lead"] < metrics["race_lead_high"]
 
+
+@pytest.mark.framework
+def test_a_race_records_all_declared_metrics(race: FinishedRace) -> None:
     declared = {name for name in METRICS if name.startswith("race_")}
-    assert {name for name in metrics if not name.startswith("points")} == declared
 
-    stored = json.loads((store.files(parent["run_id"]) / "race.json").read_text())
-    assert stored["candidates"] == answer["candidates"]
+    assert {name for name in race.race_metrics() if not name.startswith("points")} == declared
 
+
+@pytest.mark.framework
+def test_an_invalid_candidate_is_printed_with_its_problem(race: FinishedRace) -> None:
     problem = "invalid: devices=2: does not divide batch_size=3"
-    assert f"batch_size=3 devices=2 platform=cpu: {problem}" in done.stdout
-    assert "epoch" in done.stdout
+
+    assert f"batch_size=3 devices=2 platform=cpu: {problem}" in race.output
+
+
+@pytest.mark.framework
+def test_the_time_of_an_epoch_is_printed_on_request(race: FinishedRace) -> None:
+    assert "epoch" in race.output
 
 
 @pytest.mark.framework

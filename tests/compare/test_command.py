@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,73 +25,142 @@ POINT = [entry for entry in TINY if "processes" not in entry]
 AXES = [entry for entry in POINT if not entry.startswith("batch_size")]
 
 
-@pytest.mark.framework
-def test_every_point_is_compared_and_recorded(store: Store, pool: WorkerPool) -> None:
+@dataclass(frozen=True)
+class FinishedComparison:
+    """A comparison of compile=graph and compile=eager on two points, with five rounds.
+
+    Attributes:
+        store: Store of its runs.
+        done: Exit code, output and errors of the command.
+        sides_at_the_end: Sides whose workers were alive when the command ended.
+    """
+
+    store: Store
+    done: subprocess.CompletedProcess[str]
+    sides_at_the_end: set[int | None]
+
+    @property
+    def parent(self) -> dict[str, str]:
+        """The run of the comparison."""
+        [parent] = self.store.runs("sweep")
+        return parent
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Return a table of the parent run."""
+        content: dict[str, Any] = json.loads(
+            (self.store.files(self.parent["run_id"]) / name).read_text()
+        )
+        return content
+
+    def ratios(self) -> dict[tuple[object, str], float]:
+        """Return the ratio of each batch size and round, from the recorded blocks of its runs."""
+        steps: dict[tuple[object, str], dict[object, np.ndarray]] = {}
+        for point in self.store.runs():
+            params = self.store.values("params", point["run_id"])
+            blocks = json.loads((self.store.files(point["run_id"]) / "blocks.json").read_text())
+            [process] = blocks["processes"]
+            sides = steps.setdefault((params["batch_size"], point["replicate"]), {})
+            seconds = np.array(process["blocks"]) / process["steps_per_block"]
+            sides[params["compile"]] = seconds
+        return {
+            key: float(np.exp(stats.trim_mean(np.log(sides["eager"] / sides["graph"]), 0.2)))
+            for key, sides in steps.items()
+        }
+
+
+@pytest.fixture(scope="module")
+def comparison(
+    tmp_path_factory: pytest.TempPathFactory, empty_database: Path, pool: WorkerPool
+) -> FinishedComparison:
+    store = Store(tmp_path_factory.mktemp("comparison"))
+    shutil.copy(empty_database, store.folder / "mlflow.db")
     axes = [*AXES, "batch_size=4,8"]
     done = run(
         ["paradnn.compare.__main__", *FEW, "compile=graph", "compile=eager", "--", *axes], store
     )
-    points = store.runs()
-    [parent] = store.runs("sweep")
+    sides = {key.side for key, worker in pool._workers.items() if worker._process.poll() is None}
+    return FinishedComparison(store=store, done=done, sides_at_the_end=sides)
 
-    assert len(points) == 20, done.stderr
-    # The workers of both sides survive all rounds and the threads that measured in them.
-    assert {
-        key.side for key, worker in pool._workers.items() if worker._process.poll() is None
-    } >= {0, 1}
-    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
-    assert {point["comparison"] for point in points} == {parent["sweep_id"]}
 
+@pytest.mark.framework
+def test_every_point_is_measured_on_both_sides_in_every_round(
+    comparison: FinishedComparison,
+) -> None:
+    points = comparison.store.runs()
     recorded_sides = {
-        (point["side"], store.values("params", point["run_id"])["compile"]) for point in points
+        (point["side"], comparison.store.values("params", point["run_id"])["compile"])
+        for point in points
     }
+
+    assert len(points) == 20, comparison.done.stderr
     assert recorded_sides == {("compile=graph", "graph"), ("compile=eager", "eager")}
     assert sorted(int(point["replicate"]) for point in points) == sorted(4 * [1, 2, 3, 4, 5])
     assert all(point["contended"] in ("true", "false") for point in points)
-    assert parent["status"] == "FINISHED"
-    assert parent["mlflow.runName"] == "compile=graph or compile=eager, 2 points"
 
-    lines = done.stdout.splitlines()[:3]
+
+@pytest.mark.framework
+def test_workers_of_both_sides_survive_all_rounds(comparison: FinishedComparison) -> None:
+    assert comparison.sides_at_the_end >= {0, 1}
+
+
+@pytest.mark.framework
+def test_every_run_names_its_comparison(comparison: FinishedComparison) -> None:
+    points = comparison.store.runs()
+
+    assert {point["mlflow.parentRunId"] for point in points} == {comparison.parent["run_id"]}
+    assert {point["comparison"] for point in points} == {comparison.parent["sweep_id"]}
+    assert comparison.parent["status"] == "FINISHED"
+    assert comparison.parent["mlflow.runName"] == "compile=graph or compile=eager, 2 points"
+
+
+@pytest.mark.framework
+def test_the_answer_has_a_line_per_point_and_is_recorded(comparison: FinishedComparison) -> None:
+    lines = comparison.done.stdout.splitlines()[:3]
+
     assert {line.partition(":")[0] for line in lines[:2]} == {
         f"fc 1x8 b{size} float32 cpu" for size in (4, 8)
     }
     assert lines[2].startswith("Geometric mean of these 2 points only: ")
-    assert all(line in parent["mlflow.note.content"] for line in lines)
+    assert all(line in comparison.parent["mlflow.note.content"] for line in lines)
 
-    # Each round and point gives one ratio, from the consecutive blocks of its two runs.
-    steps: dict[tuple[object, str], dict[object, np.ndarray]] = {}
-    for point in points:
-        params = store.values("params", point["run_id"])
-        [process] = json.loads((store.files(point["run_id"]) / "blocks.json").read_text())[
-            "processes"
-        ]
-        seconds = np.array(process["blocks"]) / process["steps_per_block"]
-        steps.setdefault((params["batch_size"], point["replicate"]), {})[params["compile"]] = (
-            seconds
-        )
-    ratios = {
-        key: float(np.exp(stats.trim_mean(np.log(sides["eager"] / sides["graph"]), 0.2)))
-        for key, sides in steps.items()
-    }
-    metrics = store.values("latest_metrics", parent["run_id"])
+
+@pytest.mark.framework
+def test_the_recorded_ratio_follows_from_the_blocks(comparison: FinishedComparison) -> None:
+    ratios = comparison.ratios()
     by_round = [
         np.mean([np.log(ratio) for (_, number), ratio in ratios.items() if number == str(round_)])
         for round_ in range(1, 6)
     ]
+    metrics = comparison.store.values("latest_metrics", comparison.parent["run_id"])
 
     assert metrics["speed_ratio"] == pytest.approx(estimate(by_round).ratio)
     assert metrics["comparison_rounds"] == 5
 
-    declared = {name for name in METRICS if name.startswith(("speed_ratio", "comparison_"))}
-    assert {name for name in metrics if not name.startswith("points")} == declared
 
-    rounds = json.loads((store.files(parent["run_id"]) / "rounds.json").read_text())
+@pytest.mark.framework
+def test_the_ratio_of_each_round_is_recorded(comparison: FinishedComparison) -> None:
+    rounds = comparison.table("rounds.json")
+    ratios = comparison.ratios()
+
     assert sorted(values[-1] for values in rounds["data"]) == pytest.approx(sorted(ratios.values()))
 
-    verdicts = json.loads((store.files(parent["run_id"]) / "verdicts.json").read_text())
+
+@pytest.mark.framework
+def test_a_comparison_records_all_declared_metrics(comparison: FinishedComparison) -> None:
+    metrics = comparison.store.values("latest_metrics", comparison.parent["run_id"])
+    declared = {name for name in METRICS if name.startswith(("speed_ratio", "comparison_"))}
+
+    assert {name for name in metrics if not name.startswith("points")} == declared
+
+
+@pytest.mark.framework
+def test_the_exit_code_reports_whether_all_points_are_decided(
+    comparison: FinishedComparison,
+) -> None:
+    verdicts = comparison.table("verdicts.json")
     is_decided = all(values[1] in ("faster", "slower", "equal") for values in verdicts["data"])
 
-    assert done.returncode == (0 if is_decided else 1)
+    assert comparison.done.returncode == (0 if is_decided else 1)
 
 
 #: Program that keeps a core busy.

@@ -37,30 +37,42 @@ def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Sto
     return store
 
 
-def test_every_family_is_measured_under_one_parent_run(swept: Store) -> None:
-    [parent] = swept.runs("sweep")
+def test_every_family_is_measured(swept: Store) -> None:
     points = swept.runs()
 
-    assert parent["status"] == "FINISHED"
-    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
     assert {swept.values("params", point["run_id"])["model.name"] for point in points} == set(PAPER)
     assert {point["status"] for point in points} == {"FINISHED"}
     assert {point["outcome"] for point in points} == {"ok"}
     assert len({point["mlflow.runName"] for point in points}) == 8
-    assert swept.runs("ceilings") == []
+
+
+def test_all_points_have_one_parent_run(swept: Store) -> None:
+    [parent] = swept.runs("sweep")
+
+    assert parent["status"] == "FINISHED"
+    assert {point["mlflow.parentRunId"] for point in swept.runs()} == {parent["run_id"]}
     assert "families, 8 points" in parent["mlflow.runName"]
     assert "8 ok" in parent["mlflow.note.content"]
 
 
-def test_metrics_are_registered_and_follow_from_the_recorded_blocks(swept: Store) -> None:
+def test_ceilings_are_measured_only_on_request(swept: Store) -> None:
+    assert swept.runs("ceilings") == []
+
+
+def test_recorded_metrics_are_registered(swept: Store) -> None:
+    for point in swept.runs():
+        for name in swept.values("latest_metrics", point["run_id"]):
+            metric(name)
+
+
+def test_times_and_rates_follow_from_the_recorded_blocks(swept: Store) -> None:
     for point in swept.runs():
         metrics = swept.values("latest_metrics", point["run_id"])
-        for name in metrics:
-            metric(name)
         blocks = json.loads((swept.files(point["run_id"]) / "blocks.json").read_text())
         (process,) = blocks["processes"]
         times = sorted(seconds / process["steps_per_block"] for seconds in process["blocks"])
         middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
+
         assert metrics["step_time_ms"] == pytest.approx(middle * 1e3)
         assert metrics["examples_per_second"] == pytest.approx(4 / middle)
         # A few nearly equal blocks have no interval.
@@ -73,8 +85,17 @@ def test_metrics_are_registered_and_follow_from_the_recorded_blocks(swept: Store
         assert len(process["blocks"]) == metrics["blocks"] >= 6
         assert metrics["processes"] == 1
         assert metrics["flops_per_second"] == pytest.approx(metrics["flops_per_step"] / middle)
-        assert point["checks"] == "passed"
-        names = ("schedule", "start", "build", "compile", "warmup", "measure", "record")
+
+
+def test_points_pass_their_checks(swept: Store) -> None:
+    assert {point["checks"] for point in swept.runs()} == {"passed"}
+
+
+def test_phases_take_time_and_add_up_to_the_overhead(swept: Store) -> None:
+    names = ("schedule", "start", "build", "compile", "warmup", "measure", "record")
+    for point in swept.runs():
+        metrics = swept.values("latest_metrics", point["run_id"])
+
         assert all(metrics[f"phase_{name}_seconds"] > 0 for name in names)
         overhead = sum(metrics[f"phase_{name}_seconds"] for name in ("schedule", "start", "record"))
         assert metrics["overhead_seconds"] == pytest.approx(overhead)

@@ -91,21 +91,31 @@ def test_rows_have_costs_and_expected_times(swept: Store, tmp_path: Path) -> Non
             assert {key: point[key] for key in params} == params
 
 
-def test_a_plan_applies_the_resume_rules_and_limits_of_a_session(
-    swept: Store, tmp_path: Path
-) -> None:
-    assert statuses(planned(swept, tmp_path, "batch_size=2,4", "measure.profile=true")[1]) == {
-        "missing": 2
-    }
-    with_memory_limit = planned(swept, tmp_path, "batch_size=2,16", "measure.memory_limit=1KiB")[1]
-    assert statuses(with_memory_limit) == {"done": 1, "oom_predicted": 1}
-    assert [
-        point["outcome"] for point in with_memory_limit if point["status"] == "oom_predicted"
-    ] == ["oom_predicted"]
-    with_repetition = planned(swept, tmp_path, "batch_size=32,32")[1]
-    assert statuses(with_repetition) == {"missing": 1, "repeated": 1}
-    with_time_limit = planned(swept, tmp_path, "batch_size=32", "measure.timeout=0.01")[1]
-    assert [point["outcome"] for point in with_time_limit] == ["timeout"]
+def test_a_plan_measures_points_without_a_requested_profile(swept: Store, tmp_path: Path) -> None:
+    _, points = planned(swept, tmp_path, "batch_size=2,4", "measure.profile=true")
+
+    assert statuses(points) == {"missing": 2}
+
+
+def test_a_plan_predicts_which_points_exceed_the_memory_limit(swept: Store, tmp_path: Path) -> None:
+    _, points = planned(swept, tmp_path, "batch_size=2,16", "measure.memory_limit=1KiB")
+
+    assert statuses(points) == {"done": 1, "oom_predicted": 1}
+    assert [point["outcome"] for point in points if point["status"] == "oom_predicted"] == [
+        "oom_predicted"
+    ]
+
+
+def test_a_plan_reports_repeated_points(swept: Store, tmp_path: Path) -> None:
+    _, points = planned(swept, tmp_path, "batch_size=32,32")
+
+    assert statuses(points) == {"missing": 1, "repeated": 1}
+
+
+def test_a_plan_predicts_which_points_exceed_the_time_limit(swept: Store, tmp_path: Path) -> None:
+    _, points = planned(swept, tmp_path, "batch_size=32", "measure.timeout=0.01")
+
+    assert [point["outcome"] for point in points] == ["timeout"]
 
 
 def test_a_plan_does_not_create_a_missing_store(tmp_path: Path) -> None:

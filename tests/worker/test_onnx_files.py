@@ -167,17 +167,35 @@ def test_strings_as_outputs_are_named(tmp_path: Path) -> None:
         onnx_workload(file, ())
 
 
-def test_the_given_shape_fills_open_sizes_and_keeps_fixed_ones(tmp_path: Path) -> None:
-    file = save_model(
+@pytest.fixture
+def open_model(tmp_path: Path) -> Path:
+    """Return a model with three channels and open sizes of the batch and the picture."""
+    return save_model(
         tmp_path, IDENTITY, inputs=[describe_tensor("x", "batch", 3, "height", "width")]
     )
-    workload = onnx_workload(file, (3, 8, 9))
+
+
+def test_the_given_shape_fills_open_sizes(open_model: Path) -> None:
+    workload = onnx_workload(open_model, (3, 8, 9))
+
     assert workload.inputs[0].shape == (3, 8, 9)
     assert workload.batch_size is None
-    with pytest.raises(UnavailableError, match=r"model.input_shape=\[1, 8, 9\] does not match"):
-        onnx_workload(file, (1, 8, 9))
-    with pytest.raises(UnavailableError, match=r"set model\.input_shape"):
-        onnx_workload(file, ())
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        pytest.param(
+            (1, 8, 9), r"model.input_shape=\[1, 8, 9\] does not match", id="other channels"
+        ),
+        pytest.param((), r"set model\.input_shape", id="no shape"),
+    ],
+)
+def test_a_shape_that_does_not_fit_the_file_is_rejected(
+    open_model: Path, shape: tuple[int, ...], reason: str
+) -> None:
+    with pytest.raises(UnavailableError, match=reason):
+        onnx_workload(open_model, shape)
 
 
 def test_a_fixed_batch_size_is_reported(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ The tests also check that no module outside `paradnn/workloads` names a kind of 
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,16 +33,16 @@ for pool in _pools.values():
 print(json.dumps(results))
 """
 SWEEP = ["task=tally", "mode=inference", "tally.steps=7", "model=plane", "model.wings=2,5", *SHORT]
-#: Commands with the plug-ins; the last four are rejected.
-COMMANDS = [
-    ["paradnn.train", "--help"],
-    ["paradnn.listing", "models", "hidden layer between"],
-    ["paradnn.listing", "task", "tally"],
-    ["paradnn.completion", "paradnn train model=plane model.w"],
-    ["paradnn.completion", "paradnn train task=ta"],
-    ["paradnn.train", "-m", *SWEEP],
-    ["paradnn.plan", "-m", *SWEEP],
-    [
+#: Accepted commands with the plug-ins.
+COMMANDS = {
+    "help": ["paradnn.train", "--help"],
+    "list of models": ["paradnn.listing", "models", "hidden layer between"],
+    "list of tasks": ["paradnn.listing", "task", "tally"],
+    "completion of a key": ["paradnn.completion", "paradnn train model=plane model.w"],
+    "completion of a task": ["paradnn.completion", "paradnn train task=ta"],
+    "sweep": ["paradnn.train", "-m", *SWEEP],
+    "plan": ["paradnn.plan", "-m", *SWEEP],
+    "point": [
         "paradnn.train",
         "task=tally",
         "mode=inference",
@@ -48,8 +51,11 @@ COMMANDS = [
         "model.wings=2",
         *SHORT,
     ],
-    ["analysis.__main__", "parameters"],
-    ["analysis.__main__", "roofline", "--family", "plane"],
+    "parameters": ["analysis.__main__", "parameters"],
+    "roofline": ["analysis.__main__", "roofline", "--family", "plane"],
+}
+#: Commands with invalid keys of the plug-ins.
+REJECTED = [
     ["paradnn.train", "model=plane", "model.wings=0"],
     ["paradnn.train", "tally.steps=3"],
     ["paradnn.train", "task=tally", "mode=train"],
@@ -57,58 +63,120 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.framework
-def test_plug_ins_of_other_packages_are_used_everywhere(store: Store) -> None:
+@dataclass(frozen=True)
+class PluginResults:
+    """Results of the commands with the plug-ins.
+
+    Attributes:
+        store: Store of their runs.
+        outputs: Standard output of each accepted command, by the name in COMMANDS.
+        errors: Standard error of each rejected command.
+    """
+
+    store: Store
+    outputs: dict[str, str]
+    errors: list[str]
+
+    def runs(self) -> dict[str, dict[str, str]]:
+        """Return the recorded runs, by the number of wings of their model."""
+        return {
+            str(self.store.values("params", tags["run_id"])["model.wings"]): tags
+            for tags in self.store.runs()
+        }
+
+    def metrics(self, wings: str) -> dict[str, Any]:
+        """Return the metrics of the model with the given number of wings."""
+        return self.store.values("latest_metrics", self.runs()[wings]["run_id"])
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> PluginResults:
+    store = Store(tmp_path_factory.mktemp("plugin"))
+    shutil.copy(empty_database, store.folder / "mlflow.db")
     packages = ("families", "workloads")
     folders = ":".join(str(ROOT / "tests" / package / "plugin") for package in packages)
-    command = [sys.executable, "-c", PROGRAM, str(store.folder), json.dumps(COMMANDS)]
+    commands = json.dumps([*COMMANDS.values(), *REJECTED])
+    command = [sys.executable, "-c", PROGRAM, str(store.folder), commands]
     environ = environment(store, PYTHONPATH=folders)
     completed = subprocess.run(
         command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False
     )
     assert completed.returncode == 0, completed.stderr
-    results = json.loads(completed.stdout)
-    assert [each[0] for each in results] == [0] * 10 + [2] * 4
-    (
-        help_text,
-        model,
-        task,
-        key,
-        name,
-        sweep_text,
-        plan_text,
-        point_text,
-        parameters_text,
-        roofline_text,
-    ) = (each[1] for each in results[:10])
-    assert "Keys of model=plane\n  model.wings=8 " in help_text
-    assert "Keys of task=tally\n  tally.steps=5 " in help_text
+    found = json.loads(completed.stdout)
+    assert [each[0] for each in found] == [0] * 10 + [2] * 4
+    outputs = [each[1] for each in found[:10]]
+    return PluginResults(
+        store=store,
+        outputs=dict(zip(COMMANDS, outputs, strict=True)),
+        errors=[each[2] for each in found[10:]],
+    )
+
+
+@pytest.mark.framework
+def test_the_help_explains_the_keys_of_plug_ins(results: PluginResults) -> None:
+    assert "Keys of model=plane\n  model.wings=8 " in results.outputs["help"]
+    assert "Keys of task=tally\n  tally.steps=5 " in results.outputs["help"]
+
+
+@pytest.mark.framework
+def test_plug_ins_are_listed(results: PluginResults) -> None:
     # The result is independent of the terminal's width.
     assert (
-        " ".join(model.split())
+        " ".join(results.outputs["list of models"].split())
         == "plane One hidden layer between four features and two classes. model.wings=8"
     )
-    assert task.split(maxsplit=1) == ["tally", "Forward passes, one by one.\n"]
-    assert (key, name) == ("model.wings=\n", "task=tally\n")
-    runs = {store.values("params", each["run_id"])["model.wings"]: each for each in store.runs()}
+    assert results.outputs["list of tasks"].split(maxsplit=1) == [
+        "tally",
+        "Forward passes, one by one.\n",
+    ]
+
+
+@pytest.mark.framework
+def test_keys_and_names_of_plug_ins_are_completed(results: PluginResults) -> None:
+    completions = (results.outputs["completion of a key"], results.outputs["completion of a task"])
+
+    assert completions == ("model.wings=\n", "task=tally\n")
+
+
+@pytest.mark.framework
+def test_points_of_plug_ins_are_planned(results: PluginResults) -> None:
+    assert "2 points" in results.outputs["plan"]
+
+
+@pytest.mark.framework
+def test_points_of_plug_ins_are_measured(results: PluginResults) -> None:
     assert {
-        wings: (tags["outcome"], tags["tallied"]) for wings, tags in runs.items()
+        wings: (tags["outcome"], tags["tallied"]) for wings, tags in results.runs().items()
     } == dict.fromkeys("25", ("ok", "7"))
-    metrics = {
-        wings: store.values("latest_metrics", tags["run_id"]) for wings, tags in runs.items()
-    }
+
+
+@pytest.mark.framework
+def test_plug_ins_record_their_metrics(results: PluginResults) -> None:
+    metrics = results.metrics("5")
+
     # (4 + 1) x wings + (wings + 1) x 2 parameters; 32 is the default batch size of the model.
-    assert {wings: found["parameters"] for wings, found in metrics.items()} == {"2": 16, "5": 37}
-    assert metrics["5"]["flops_per_step"] == 2 * 32 * (4 * 5 + 5 * 2)
-    assert metrics["5"]["tally_per_second"] > 0
-    assert metrics["5"]["phase_tally_seconds"] > 0
-    assert "Tally: 7 tallied." in runs["5"]["mlflow.note.content"]
-    assert "tallied/s" in sweep_text
-    assert "2 points" in plan_text
-    assert "  tally        7 tallied\n" in point_text
-    assert "plane" in parameters_text
-    assert "plane" in roofline_text
-    assert [each[2] for each in results[10:]] == [
+    assert {wings: results.metrics(wings)["parameters"] for wings in "25"} == {"2": 16, "5": 37}
+    assert metrics["flops_per_step"] == 2 * 32 * (4 * 5 + 5 * 2)
+    assert metrics["tally_per_second"] > 0
+    assert metrics["phase_tally_seconds"] > 0
+
+
+@pytest.mark.framework
+def test_plug_ins_describe_their_results(results: PluginResults) -> None:
+    assert "Tally: 7 tallied." in results.runs()["5"]["mlflow.note.content"]
+    assert "tallied/s" in results.outputs["sweep"]
+    assert "  tally        7 tallied\n" in results.outputs["point"]
+
+
+@pytest.mark.framework
+def test_analyses_read_runs_of_plug_ins(results: PluginResults) -> None:
+    assert "plane" in results.outputs["parameters"]
+    assert "plane" in results.outputs["roofline"]
+
+
+@pytest.mark.framework
+def test_invalid_keys_of_plug_ins_are_rejected(results: PluginResults) -> None:
+    assert results.errors == [
         "error: model.wings=0: must be at least 1; choose a larger value\n",
         "error: tally.steps=3: is a key of task=tally; add task=tally\n",
         "error: mode=train: task=tally counts forward passes; set mode=inference\n",
