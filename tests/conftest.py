@@ -27,7 +27,7 @@ import yaml
 from paradnn.session import session
 from paradnn.session.workers import WorkerPool
 from paradnn.store.mlflow_store import MlflowStore
-from tests.processes import children_of
+from tests.processes import PATIENCE, children_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -212,7 +212,7 @@ def process(
         env=environment(store, **variables),
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 #: Time limit in seconds for events that must occur, generous enough for slow machines.
-PATIENCE = 200.0
+PATIENCE = 900.0
 
 #: Program that restores the default handlers and runs a command. Background processes of a shell
 #: ignore SIGINT, and processes under nohup ignore SIGHUP. Their children inherit this, and this

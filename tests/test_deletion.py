@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.processes import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +84,7 @@ def test_the_remaining_code_works_without_a_deletable_module(
             env={**os.environ, "PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE,
             check=False,
         )
     finally:

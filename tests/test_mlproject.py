@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, TINY, Store, environment
+from tests.processes import PATIENCE
 
 AXES = " ".join(entry for entry in TINY if not entry.startswith("batch_size"))
 
@@ -31,7 +32,7 @@ def mlflow_run(store: Store | None, *projects: list[str], cwd: Path = ROOT) -> N
     calls = [[*arguments, "--env-manager", "local"] for arguments in projects]
     command = [sys.executable, "-c", _RUN_PROJECTS, json.dumps(calls)]
     completed = subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert completed.returncode == 0, completed.stderr[-2000:]
 

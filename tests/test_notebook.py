@@ -9,6 +9,7 @@ from nbclient import NotebookClient
 
 from tests.analysis.conftest import Writer
 from tests.conftest import ROOT, Store
+from tests.processes import PATIENCE
 
 NOTEBOOK = ROOT / "notebooks" / "analysis.ipynb"
 
@@ -81,7 +82,10 @@ def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         monkeypatch.setenv(variable, str(store.folder / "jupyter"))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+        notebook,
+        timeout=int(PATIENCE),
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT)}},
     ).execute()
     outputs_by_cell = {}
     for cell in notebook.cells:

@@ -17,6 +17,7 @@ from analysis.result import Result
 from analysis.sides import Compared
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.conftest import ROOT
+from tests.processes import PATIENCE
 
 
 def planted() -> pd.DataFrame:
@@ -162,7 +163,13 @@ def plugin(store: str, tmp_path_factory: pytest.TempPathFactory) -> PluginOutput
     }
     command = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
     done = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     outputs = [output for _, output in json.loads(done.stdout)]

@@ -23,7 +23,7 @@ from analysis.store.load import load, load_tables
 from paradnn.core.errors import StoreError
 from tests.cluster.postgres import Postgres, Server, postgres, server
 from tests.conftest import ROOT, TINY, environment, process, run, succeeded
-from tests.processes import started, wait_for
+from tests.processes import PATIENCE, started, wait_for
 
 AXES = [entry for entry in TINY if "nodes" not in entry]
 
@@ -69,7 +69,7 @@ def run_recorders(commands: list[list[str]]) -> list[int]:
         for recorder in recorders:
             recorder.stdin.write("go\n")
             recorder.stdin.flush()
-        return [int(recorder.communicate(timeout=200)[0]) for recorder in recorders]
+        return [int(recorder.communicate(timeout=PATIENCE)[0]) for recorder in recorders]
 
 
 def read_artifact(server: Server, run: dict[str, str], name: str) -> bytes:

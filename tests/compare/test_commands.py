@@ -18,7 +18,7 @@ from paradnn.compare.processes import Command, CommandProtocol
 from paradnn.statistics.paired_rounds import Rule, SpeedEstimate
 from tests.compare.conftest import Call
 from tests.conftest import ROOT
-from tests.processes import wait_for, with_default_signal_handlers
+from tests.processes import PATIENCE, wait_for, with_default_signal_handlers
 
 SPEED = ["--metric", "speed: ([0-9.]+)"]
 SPEED_METRIC = OutputMetric("speed: ([0-9.]+)", higher=True)
@@ -179,7 +179,7 @@ def test_every_signal_ends_the_measured_command(tmp_path: Path, number: signal.S
         assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3)
         started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
         driver.send_signal(number)
-        _, errors = driver.communicate(timeout=200)
+        _, errors = driver.communicate(timeout=PATIENCE)
     if number is signal.SIGKILL:
         assert driver.returncode == -signal.SIGKILL
     else:

@@ -15,7 +15,7 @@ import pytest
 from paradnn.compare import gate
 from paradnn.platform.commits import checkouts
 from tests.compare.conftest import Call, Outcome, commit, git
-from tests.processes import wait_for, with_default_signal_handlers
+from tests.processes import PATIENCE, wait_for, with_default_signal_handlers
 
 SPEED = ["--metric", "speed: ([0-9.]+)"]
 PROGRAM = ["--", "sh", "program.sh"]
@@ -256,7 +256,7 @@ def test_a_canceled_gate_leaves_no_process_and_no_worktree(
         assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 4)
         started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
         canceled.send_signal(number)
-        canceled.communicate(timeout=200)
+        canceled.communicate(timeout=PATIENCE)
 
     assert canceled.returncode == 130
     assert wait_for(lambda: not any(process.is_running() for process in started))

@@ -182,7 +182,7 @@ def test_an_interrupted_sweep_ends_cleanly_and_can_be_resumed(store: Store) -> N
         assert wait_for(lambda: measuring_child(process))
         started = children_of(process.pid)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=200)
+        output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
     assert "2 not measured" in output
     assert "the same command measures the missing points" in errors

@@ -36,7 +36,7 @@ from paradnn.session.workers import (
 )
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT
-from tests.processes import started, wait_for
+from tests.processes import PATIENCE, started, wait_for
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
 POINT = read_point(
@@ -115,7 +115,7 @@ def test_a_worker_whose_driver_has_already_ended_does_not_start() -> None:
         pass
     command = [sys.executable, "-m", "paradnn.worker", "--driver", str(driver.pid)]
     completed = subprocess.run(
-        command, stdin=subprocess.PIPE, capture_output=True, timeout=300, check=False
+        command, stdin=subprocess.PIPE, capture_output=True, timeout=PATIENCE, check=False
     )
     assert completed.returncode == 1
     assert completed.stdout == b""  # neither Ready nor Refused: the framework was not imported

@@ -24,7 +24,7 @@ from paradnn.store.tracker import Tracker, open_tracker, sync
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import TINY, Store, run
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 from tests.session.test_faults import driver, is_stopped
 from tests.tracking.counting import counting
 
@@ -183,7 +183,10 @@ def test_two_drivers_lose_no_point_if_their_server_becomes_unavailable(
             with driver(store, *sweep, until="claimed") as other:
                 assert wait_for(lambda: is_stopped(other))
                 completed = run(["paradnn.train", *sweep], store)
-                outputs = [other.communicate(timeout=200), (completed.stdout, completed.stderr)]
+                outputs = [
+                    other.communicate(timeout=PATIENCE),
+                    (completed.stdout, completed.stderr),
+                ]
             assert [other.returncode, completed.returncode] == [0, 0], outputs
             assert any(f"python -m paradnn.sync {folder}" in errors for _, errors in outputs)
             completed = run(

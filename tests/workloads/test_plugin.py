@@ -17,6 +17,7 @@ import pytest
 from paradnn.config.reading import read_point
 from paradnn.core.workload import WORKLOADS
 from tests.conftest import ROOT, SHORT, Store, environment
+from tests.processes import PATIENCE
 
 #: Program that runs commands one after the other, in a process that finds the packages. It prints
 #: exit codes, standard outputs and standard errors as JSON.
@@ -99,7 +100,13 @@ def results(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> P
     command = [sys.executable, "-c", PROGRAM, str(store.folder), commands]
     environ = environment(store, PYTHONPATH=folders)
     completed = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert completed.returncode == 0, completed.stderr
     found = json.loads(completed.stdout)
