@@ -275,9 +275,9 @@ def _read_run(
 
     runs = frame[frame["run_id"].str.startswith(run_id)]
     if len(runs) != 1:
-        problem = "is not the beginning of the id of a chosen run"
+        problem = "matches no chosen run"
         if len(runs):
-            problem = f"is the beginning of the ids of {len(runs)} chosen runs"
+            problem = f"matches {len(runs)} chosen runs"
         remedy = "write an id from the column run_id of python -m analysis roofline --csv -"
         raise ConfigError("--operations", run_id, problem, remedy)
     full_id = runs["run_id"].iloc[0]

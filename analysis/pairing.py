@@ -237,8 +237,8 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     is_leveled = family in evidence.leveled
     if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_leveled:
         raise InsufficientData(
-            "its points were measured in several sessions that the sides do not share, and "
-            "sessions may differ as much as points; measure both sides in the same sessions"
+            "the two sides were measured in different sessions, and sessions may differ as much as "
+            "points do; measure both sides in the same sessions"
         )
 
 
@@ -385,9 +385,9 @@ def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
     if shared:
         raise ConfigError(
             "A and B",
-            counted(len(shared), "run"),
-            "cannot be on both sides",
-            "choose sides that do not overlap",
+            counted(len(shared), "common run"),
+            "the two sides must not share runs",
+            "choose conditions that do not overlap",
         )
 
 

@@ -37,7 +37,7 @@ def _measure_ceilings(config: DictConfig) -> int:
         raise ConfigError(
             "experiment",
             settings.sweep.name,
-            "is a sweep, but ceilings are measured for a single platform",
+            "is a sweep, but this command measures the peak performance of one platform",
             "omit it, and run one command per platform",
         )
     ceilings, where = measure_ceilings(read_point(content), settings)

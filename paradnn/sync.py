@@ -73,7 +73,7 @@ def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
     points = [entry for entry in withheld if entry[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
         count = counted(len(withheld) - len(points), "measurement")
-        print(f"{count} of ceilings not logged: already in the store")
+        print(f"{count} of peak performance not logged: already in the store")
     if not points:
         return
     count = counted(len(points), "point")

@@ -143,10 +143,10 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
         ConfigError: If the named sweep does not exist.
     """
     if experiment not in reader.experiments():
-        names = ", ".join(reader.experiments())
+        names = ", ".join(reader.experiments()) or "none"
         raise StoreError(
-            f"{where} has no experiment {experiment}; it has {names}; "
-            "give --experiment, or measure first, with paradnn train -m"
+            f"{where} has no experiment {experiment} (existing: {names}); "
+            "name one with --experiment, or measure first, with paradnn train -m"
         )
     sweeps = sorted(
         reader.read(_query(experiment, {"kind": ("sweep",)})), key=lambda row: row.run.start_ms or 0
@@ -168,7 +168,8 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
     if not running:
         ended = _clock((sweeps[-1].run.end_ms or 0) / 1e3)
         raise StoreError(
-            f"no sweep is running in {where}; the newest ended {ended}: --sweep {newest} shows it"
+            f"no sweep is running in {where}, and the newest ended {ended}; "
+            f"show it with --sweep {newest}"
         )
     abandoned = _abandoned_ids(reader, experiment)
     return ([row for row in running if row.run.run_id not in abandoned] or running)[-1]

@@ -211,14 +211,15 @@ def test_which_sweep_is_meant(store: Store) -> None:
     done = run(["paradnn.watch", "--once"], store)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        "has no experiment paradnn; it has Default; give --experiment, or measure first"
+        "has no experiment paradnn (existing: Default); name one with --experiment, or measure first"
         in done.stderr
     )
     Sweep(store, "20260101-1", 4).end()
     completed = run(["paradnn.watch", "--once"], store)
     assert completed.returncode == 2
     assert re.search(
-        r"no sweep is running in .*; the newest ended \d\d:\d\d:\d\d: --sweep 20260101-1 shows it",
+        r"no sweep is running in .*, and the newest ended \d\d:\d\d:\d\d; "
+        r"show it with --sweep 20260101-1",
         completed.stderr,
     )
     assert "ended with points missing" in watch_once(store, "--sweep", "20260101-1")

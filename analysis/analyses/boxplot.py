@@ -112,7 +112,7 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     """
     require_runs(frame)
     if not options.by:
-        raise ConfigError("--by", "", "names no column", "write for example --by family")
+        raise ConfigError("--by", "", "names no column", "for example, write --by family")
     if options.a or options.b:
         return _speedup_boxes(frame, options)
     by = [find_column(frame, name, "--by") for name in options.by]

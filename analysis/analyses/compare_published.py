@@ -46,7 +46,7 @@ class ComparePublishedOptions(Options):
 
     platform_of: tuple[str, ...] = option(
         ("V100", "TPU v2"),
-        "platform to compare with: a device of the atlas, which paradnn ask --list shows; "
+        "device to compare with, from the published timings (paradnn ask --list shows them); "
         "repeatable",
         metavar="DEVICE",
         several="repeat",

@@ -52,8 +52,8 @@ class ExtrapolateOptions(Options):
 
     to: tuple[str, ...] = option(
         (),
-        "a device whose kernels are in the store or in the atlas (paradnn ask --list shows the "
-        "devices of the atlas); repeatable",
+        "a device with kernels in the store, or with published timings (paradnn ask --list shows "
+        "these devices); repeatable",
         metavar="DEVICE",
         several="repeat",
     )

@@ -204,7 +204,8 @@ def _nodes(node_options: Sequence[tuple[str, str]], sides: Sequence[str]) -> dic
     nodes = dict.fromkeys(sides, 1.0)
     for name, text in node_options:
         if name not in nodes:
-            raise ConfigError("--nodes", name, "is not a side", f"choose one of {', '.join(sides)}")
+            remedy = f"choose one of {', '.join(sides)}"
+            raise ConfigError("--nodes", name, "is not one of the compared names", remedy)
         (nodes[name],) = _positive_numbers("--nodes", name, text)
     return nodes
 
@@ -226,11 +227,11 @@ def _positive_numbers(flag: str, side: str, text: str) -> list[float]:
     except ValueError:
         numbers = [math.nan]
     if not all(0 < number < math.inf for number in numbers):
-        remedy = f"write for example {example}"
+        remedy = f"for example, write {example}"
         raise ConfigError(flag, f"{side}={text}", "expects positive numbers", remedy)
     if flag == "--nodes" and len(numbers) > 1:
         raise ConfigError(
-            flag, f"{side}={text}", "expects one number", f"write for example {example}"
+            flag, f"{side}={text}", "expects one number", f"for example, write {example}"
         )
     return numbers
 

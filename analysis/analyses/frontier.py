@@ -83,7 +83,7 @@ class FrontierOptions(Options):
         None, "first quantity (default: cost, else throughput or time)", "METRIC"
     )
     y: str | None = column_option(None, "second quantity (default: latency or accuracy)", "METRIC")
-    price: tuple[str, ...] = price_option("cost becomes a quantity to choose by")
+    price: tuple[str, ...] = price_option("adds cost to the compared quantities")
     limit: tuple[tuple[str, str], ...] = option(
         (),
         "recommend a choice that satisfies a limit, such as latency_p99_ms=15: a maximum, or a "
@@ -166,7 +166,7 @@ def _number(name: str, value: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ConfigError(
-            "--limit", f"{name}={value}", "is not a number", "write for example latency_p99_ms=15"
+            "--limit", f"{name}={value}", "is not a number", "for example, write latency_p99_ms=15"
         )
     return number
 
@@ -646,10 +646,10 @@ def frontiers(
             omitted.append(InsufficientData(str(problem), group=task.name))
     if not found:
         raise InsufficientData(
-            "no task has two choices to compare",
+            "no two platforms or configurations did the same work, so none can be compared",
             groups=omitted or [InsufficientData("none has outcome ok", group="all runs")],
             remedy=(
-                "measure more choices, for example: "
+                "measure several configurations, for example: "
                 "python -m paradnn.train -m mode=inference batch_size=1,8,64"
             ),
         )
@@ -743,7 +743,7 @@ def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) ->
     table = table[is_complete].reset_index(drop=True)
     if len(table) < 2:
         raise InsufficientData(
-            f"a comparison needs two choices with {' and '.join(metrics)}, "
+            f"a comparison needs two platforms or configurations with {' and '.join(metrics)}, "
             f"but these runs have {len(table)}"
         )
     table["choice"] = _number_duplicates(table["choice"])
@@ -793,7 +793,9 @@ def _quantities(
         recorded = [name for name in others if name in rows and rows[name].notna().any()]
         x = recorded[0] if recorded else others[-1]
     if x == y:
-        raise InsufficientData(f"--x and the default of --y are both {x}; also give --y")
+        raise InsufficientData(
+            f"--x and the default of --y are both {x}; name another metric with --y"
+        )
     return x, y
 
 

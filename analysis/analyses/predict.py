@@ -516,7 +516,8 @@ class _Predictor:
             seconds = _work(runs, self._work_column) / values
         if not np.isfinite(np.log(seconds)).all():
             raise InsufficientData(
-                f"{metric} of some runs gives no step time; exclude these runs with --where"
+                f"the step time of some runs cannot be computed from {metric}; "
+                "exclude these runs with --where"
             )
         # Work over a metric is a step time up to a constant factor, such as the peak of a
         # utilization. The model starts from a roofline in seconds, so the times must be roughly in

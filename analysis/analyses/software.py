@@ -137,7 +137,7 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
             "--baseline",
             options.baseline,
             "needs --by with exactly one column",
-            "write for example --by version.tensorflow",
+            "for example, write --by version.tensorflow",
         )
     measured = frame[is_ok(frame)]
     if measured.empty:

@@ -90,7 +90,7 @@ class WhatifOptions(Options):
     )
     to: tuple[str, ...] = option(
         (),
-        "a device whose ceilings replace the factors, such as A100, or factors such as "
+        "a device whose peak rates replace the factors, such as A100, or factors such as "
         "bandwidth=2,overhead=0.5; repeat it to compare two upgrades",
         metavar="UPGRADE",
         several="repeat",
@@ -440,7 +440,7 @@ def _read_scenario(text: str, factors: HardwareChange) -> _Scenario:
         raise ConfigError("--to", text, problem, remedy)
     change = read_change(text, "--to")
     if not change.label:
-        raise ConfigError("--to", text, "changes nothing", "write for example --to bandwidth=2")
+        raise ConfigError("--to", text, "changes nothing", "for example, write --to bandwidth=2")
     return _Scenario(change)
 
 
@@ -647,8 +647,8 @@ def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change
     old_peak, new_peak = _common_peaks(old.peak_flops, new.peak_flops, roof.precision)
     if not (old_peak and new_peak and old.bandwidth and new.bandwidth):
         problem = (
-            f"cannot be compared with {roof.device}: the ceilings in {roof.precision} are not "
-            "specified for both devices"
+            f"cannot be compared with {roof.device}, because the peak rates in {roof.precision} are "
+            "not specified for both devices"
         )
         raise ConfigError("--to", name, problem, "replace it with factors, such as --bandwidth 2")
     return _Change(

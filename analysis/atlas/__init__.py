@@ -200,7 +200,7 @@ class Atlas:
         if matches:
             problem = f"matches {' and '.join(matches)}"
         else:
-            problem = "is not in the atlas"
+            problem = "has no published timings"
         hint = did_you_mean(name, self.devices)
         remedy = f"{hint}the devices are {', '.join(self.devices)}"
         raise ConfigError(option, name, problem, remedy)

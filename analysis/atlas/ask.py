@@ -113,7 +113,11 @@ def make_parser() -> Parser:
         help="also estimate for a changed device, such as bandwidth=2 or peak=2,memory=1.5; "
         "repeatable",
     )
-    add("--list", action="store_true", help="list the devices of the atlas and their timed kernels")
+    add(
+        "--list",
+        action="store_true",
+        help="list the devices with published timings, and their kernels",
+    )
     add(
         "--versions",
         action="store_true",
@@ -251,7 +255,7 @@ def _check_job(options: argparse.Namespace) -> None:
             "--epochs",
             f"{options.epochs:g}",
             "needs --examples, the number of examples in an epoch",
-            "add for example --examples 1281167",
+            "for example, add --examples 1281167",
         )
 
 
@@ -302,7 +306,7 @@ def _check_engine(options: argparse.Namespace) -> None:
             raise ConfigError(
                 "--engine",
                 options.engine,
-                "the atlas has no such engine",
+                "is not an engine with published timings",
                 f"{hint}choose one of {', '.join(names.values())}",
             )
         options.engine = names[options.engine.lower()]
@@ -316,7 +320,7 @@ def _check_engine(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--version-of",
             options.version_of,
-            "the atlas has no timed matrix products of this engine version",
+            "has no published timings of matrix products",
             f"choose one of {known}",
         )
 
@@ -381,7 +385,7 @@ def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     driver_words = [word for word in words if word.partition("=")[0] not in _ASK_KEYS]
     if not driver_words:
         raise ConfigError(
-            "KEY=VALUE", "(none)", "no point is named", "write for example model=gpt batch_size=8"
+            "KEY=VALUE", "(none)", "no model is given", "for example, write model=gpt batch_size=8"
         )
     precisions = _read_precisions(words)
     device_counts = _read_device_counts(words)
@@ -391,7 +395,7 @@ def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
             "parallel",
             ",".join(parallels),
             "needs several devices",
-            "add for example devices=8",
+            "for example, add devices=8",
         )
     # The driver's default order is random.
     table = step_inputs.points_from_words(["sweep.order=given", *driver_words], is_measured=False)
@@ -430,7 +434,7 @@ def _read_device_counts(words: Sequence[str]) -> list[int]:
     for text in _values(words, "devices"):
         if not text.isdecimal() or not 1 <= int(text) <= _MAX_DEVICES:
             problem = f"is not a whole number from 1 to {_MAX_DEVICES:,}"
-            raise ConfigError("devices", text, problem, "write for example devices=8")
+            raise ConfigError("devices", text, problem, "for example, write devices=8")
         counts.append(int(text))
     return counts or [1]
 
@@ -605,8 +609,8 @@ def _write_system_file(options: argparse.Namespace) -> int:
         raise ConfigError(
             "--system",
             options.system,
-            "needs a single --device, --json FILE, and no point",
-            f"write for example --device '{name}' --system {options.system} --json FILE",
+            "needs a single --device, --json FILE, and no KEY=VALUE",
+            f"for example, write --device '{name}' --system {options.system} --json FILE",
         )
     device = load_atlas().device_name(name)
     system, intervals = system_file(options.system, load_atlas(), device)

@@ -75,7 +75,7 @@ def _positive_factor(word: str, text: str, flag: str) -> float:
     except ValueError:
         factor = math.nan
     if not 0 < factor < math.inf:
-        raise ConfigError(flag, word, "needs a positive factor", "write for example bandwidth=2")
+        raise ConfigError(flag, word, "needs a positive factor", "for example, write bandwidth=2")
     return factor
 
 

@@ -174,9 +174,9 @@ def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
         return dict(timed.iloc[-1])
     matches = timed[timed["run_id"].str.startswith(run_id)]
     if matches.empty:
-        raise _run_error(run_id, "is not the beginning of the id of a run with timed steps")
+        raise _run_error(run_id, "matches no run with timed steps")
     if len(matches) > 1:
-        raise _run_error(run_id, f"is the beginning of the ids of {len(matches)} runs")
+        raise _run_error(run_id, f"matches {len(matches)} runs")
     return dict(matches.iloc[0])
 
 

@@ -108,8 +108,8 @@ def own_atlas(
     if not groups:
         kind_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         raise InsufficientData(
-            f"too few kernels were measured on {device} ({kind_counts}): an estimate needs at "
-            f"least {MIN_OPERATIONS} of a kind, better {2 * MIN_OPERATIONS}; "
+            f"too few kernels were measured on {device} ({kind_counts}) for an estimate, which "
+            f"needs at least {MIN_OPERATIONS} of a kind, and preferably {2 * MIN_OPERATIONS}; "
             "measure more: paradnn train -m experiment=kernels"
         )
     return Atlas(tuple(_with_overheads(groups).values()))

@@ -27,7 +27,10 @@ def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
     family = str(row.get("family"))
     if family not in FAMILIES:
         raise ConfigError(
-            option, family, "is not a family of this version", "choose a different family"
+            option,
+            family,
+            "is not a model family of this version",
+            f"choose one of {', '.join(FAMILIES)}",
         )
     sizes = {
         str(key).removeprefix("model."): _plain_value(value)

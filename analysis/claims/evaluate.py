@@ -501,7 +501,7 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
         raise InsufficientData(f"no run records {name}")
     if len(versions) < 2:
         raise InsufficientData(
-            f"all runs have {name}={versions[0]}, and successive versions need two"
+            f"all runs have {name}={versions[0]}, but successive versions need at least two"
         )
     conditions = [{name: (Condition(name, "=", (version,)),)} for version in versions]
     return [(new, old) for old, new in itertools.pairwise(conditions)]
@@ -741,7 +741,7 @@ def _regress_on(
     design = _rank_design(rows, columns)
     texts = [name for name in columns if name not in design]
     if texts:
-        raise InsufficientData(f"{texts[0]} is a column of texts, not of numbers")
+        raise InsufficientData(f"{texts[0]} is a column of text, not of numbers")
     regression = _regress_ranks(rows, when, design)
     for name in columns:
         if name in regression.collinear:

@@ -269,7 +269,7 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bou
         return Bound(**{end: _number(value, key)})
     if not isinstance(value, list) or len(value) != 2:
         raise ConfigError(
-            key, value, "expects two numbers", "write for example between: [2.0, 2.6]"
+            key, value, "expects two numbers", "for example, write between: [2.0, 2.6]"
         )
     bound = Bound(*(_number(part, key) for part in value))
     if bound.low >= bound.high:
@@ -285,7 +285,7 @@ def _conditions(value: Any, key: str) -> Conditions:
             key,
             value,
             "is not a mapping",
-            f"write for example {key.rpartition(' ')[2]}: {{platform.name: cpu}}",
+            f"for example, write {key.rpartition(' ')[2]}: {{platform.name: cpu}}",
         )
     conditions = {}
     for name, wanted in value.items():
@@ -307,5 +307,5 @@ def _number(value: Any, key: str) -> float:
         with contextlib.suppress(ValueError):
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(key, value, "expects a number", "write for example 0.5")
+        raise ConfigError(key, value, "expects a number", "for example, write 0.5")
     return float(value)

@@ -221,7 +221,7 @@ def answer(
     if len({str(error) for error in errors}) == 1:
         raise errors[0]
     if errors:
-        message = f"{errors[0]}; this error is about the largest homogeneous part: {rejection}"
+        message = f"{rejection}. The largest homogeneous part fails too: {errors[0]}"
         raise HeterogeneousError(message) from errors[0]
     assert rejection is not None
     raise rejection

@@ -307,7 +307,7 @@ def _read_published(source: PublishedSource, folder: str | None) -> ImportedFold
             raise ConfigError(
                 "DIR",
                 folder,
-                f"{command} reads no folder: its runs come with the package",
+                f"{command} takes no folder, because the package contains its runs",
                 "omit it",
             )
         return load_shipped(source.name)

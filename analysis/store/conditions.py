@@ -110,7 +110,7 @@ def parse_condition(text: str, option: str = "--where") -> Condition:
         example = "'model.nodes>=1024'"
         if option.startswith("--"):
             example = f"{option} {example}"
-        raise ConfigError(option, text, "is not a condition", f"write for example {example}")
+        raise ConfigError(option, text, "is not a condition", f"for example, write {example}")
     column, sign, value = match.groups()
     condition = Condition(column, sign, (value,))
     _check_order(condition, option)
@@ -252,7 +252,7 @@ def _check_order(condition: Condition, option: str) -> None:
             option,
             str(condition),
             f"compares with {value!r}, which is neither a number nor a time",
-            f"write for example '{condition.column}>=1024', or use = or !=",
+            f"for example, write '{condition.column}>=1024', or use = or !=",
         ) from None
 
 

@@ -216,7 +216,7 @@ def _milliseconds(name: str, value: Time) -> int | None:
             name,
             value,
             "is not a time",
-            "write for example 2026-01-31 or 2026-01-31T12:00:00+01:00",
+            "for example, write 2026-01-31 or 2026-01-31T12:00:00+01:00",
         )
     return int(stamp.timestamp() * 1000)
 

@@ -34,14 +34,14 @@ _GOALS = ("throughput", "latency", "memory", "cost")
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "measure.relative_interval", "resume", "retry"),
-        "each round measures the remaining candidates again, in fresh processes",
+        "omit it, because each round measures the remaining candidates again, in fresh processes",
     ),
     **dict.fromkeys(
         ("sweep.design", "sweep.points", "sweep.error"),
-        "a race chooses the measurements and decides when to stop",
+        "omit it, because paradnn best chooses the measurements and decides when to stop",
     ),
     "sweep.minutes": "use --minutes",
-    "hydra/sweeper": "a race chooses the sweeper",
+    "hydra/sweeper": "omit it, because paradnn best chooses the sweeper",
 }
 
 
@@ -65,7 +65,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     for key, override in zip(keys, overrides, strict=True):
         if key in _RESERVED_KEYS:
             value = override.partition("=")[2]
-            raise ConfigError(key, value, "cannot be set in a race", _RESERVED_KEYS[key])
+            raise ConfigError(key, value, "cannot be set with paradnn best", _RESERVED_KEYS[key])
     if not overrides:
         raise ParadnnError(
             "name the candidates, such as model=fc compile=graph,xla; "

@@ -187,7 +187,7 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
                 key,
                 ",".join(sorted(values)),
                 "selects different kinds of work, which have no common metric",
-                "race one kind of work at a time",
+                "run paradnn best once for each of them",
             )
     work = points[0].workload
     cost, *benefits, last = work.role(ResultDescription).objectives

@@ -246,9 +246,11 @@ def _check_launcher(name: str, arguments: Sequence[str]) -> None:
     if name == "basic":
         return
     if not is_multirun(arguments):
-        raise ConfigError(key, name, "launches the drivers of a sweep", "add -m")
+        problem = "starts the processes of a sweep, but this command has no sweep"
+        raise ConfigError(key, name, problem, "add -m")
     if chosen_option("hydra/sweeper", arguments) == "basic":
-        raise ConfigError(key, name, "launches drivers, not points", "omit hydra/sweeper=basic")
+        problem = "cannot be combined with hydra/sweeper=basic"
+        raise ConfigError(key, name, problem, "omit hydra/sweeper=basic")
     installed = Plugins.instance().discover(Launcher)
     module = f"hydra_{name.partition('_')[0]}_launcher"
     if not any(module in launcher.__module__ for launcher in installed):
@@ -278,8 +280,8 @@ def _parse_word(word: str, following: str) -> Override:
         return _parser().parse_override(word)
     except HydraException:
         raise ParadnnError(
-            f"{' '.join(word.split())}: cannot be read; close every bracket and quote, "
-            "and quote text with spaces or special characters, as in \"key='a b'\""
+            f"{' '.join(word.split())}: has invalid syntax; close every bracket and "
+            "quotation mark, and quote values with spaces or special characters, as in \"key='a b'\""
         ) from None
 
 

@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         if invalid:
             expected = "a whole number" if invalid[2] == "int" else "a number"
             raise ParadnnError(
-                f"{invalid[1]}={invalid[3]}: expects {expected}; write for example {invalid[1]} 5"
+                f"{invalid[1]}={invalid[3]}: expects {expected}; for example, write {invalid[1]} 5"
             )
         missing = _NO_VALUE.fullmatch(message)
         if missing:
@@ -129,7 +129,7 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
         if not max(least, 1e-9) <= value < math.inf:
             valid = f"at least {least}" if least else "positive"
             raise ConfigError(
-                flag, text, f"must be {valid}", f"write for example {flag} {max(least, 5)}"
+                flag, text, f"must be {valid}", f"for example, write {flag} {max(least, 5)}"
             )
         return value
 
@@ -155,7 +155,7 @@ def share(flag: str) -> Callable[[str], float]:
                 value = float(text)
         if not _MIN_SHARE <= value <= 1:
             raise ConfigError(
-                flag, text, "must be a share from 0.01% to 100%", f"write for example {flag} 2%"
+                flag, text, "must be a share from 0.01% to 100%", f"for example, write {flag} 2%"
             )
         return value
 

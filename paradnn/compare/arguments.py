@@ -41,14 +41,12 @@ from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, MIN_ROUNDS, Rule
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper"),
-        "omit it: each round measures both sides again, in fresh processes",
+        "omit it, because each round measures both sides again, in fresh processes",
     ),
     **dict.fromkeys(
-        ("sweep.sample", "sweep.design", "sweep.points"), "omit it: every point is compared"
+        ("sweep.sample", "sweep.design", "sweep.points"), "omit it, because every point is compared"
     ),
-    **dict.fromkeys(
-        ("sweep.minutes", "sweep.error"), "set --minutes or --within, which end a comparison"
-    ),
+    **dict.fromkeys(("sweep.minutes", "sweep.error"), "use --minutes or --within instead"),
 }
 #: Default of --minutes for comparisons of commands.
 COMMAND_MINUTES = 10.0
@@ -186,8 +184,8 @@ def _check_commands(options: argparse.Namespace) -> None:
         raise ConfigError(
             "options",
             "--commits --null",
-            "--commits compares two commits, but --null compares one side with itself",
-            "omit either option",
+            "--commits compares two commits, but --null compares one command with itself",
+            "omit one of them",
         )
     if options.null and not words:
         needed = 0
@@ -224,7 +222,7 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
     """
     if len(options.words) < 2:
         raise ParadnnError(
-            f"two sides are needed, {len(options.words)} given; write for example "
+            f"a comparison needs two settings, not {len(options.words)}; for example, write "
             "compile=graph compile=xla (see python -m paradnn.compare --help)"
         )
     first, second = options.words[:2]
@@ -237,15 +235,15 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
             raise ConfigError(
                 key,
                 override.partition("=")[2],
-                "is also set by a side",
-                "set it either on the sides, or after both sides",
+                "is already set by one of the two sides",
+                "set it either within each side, or once after both sides",
             )
     if options.null and first_overrides != second_overrides:
         raise ConfigError(
             "--null",
             f"{first}, {second}",
-            "compares one side with itself, but the sides differ",
-            "give one side twice, or omit --null",
+            "compares a setting with itself, but these two settings differ",
+            "give the same setting twice, or omit --null",
         )
     if first_overrides == second_overrides and not options.null:
         raise ConfigError("sides", first, "both sides are equal", _REMEDY_SAME_SIDES)
@@ -276,13 +274,14 @@ def _side(word: str) -> dict[str, str]:
         if key in found:
             raise ConfigError("side", word, f"sets {key} twice", "give it one value")
         if key.split(".")[0] in (*SETTINGS_KEYS, "experiment"):
-            raise ConfigError(key, value, "cannot differ by side", "write it after both sides")
+            problem = "cannot differ between the two sides"
+            raise ConfigError(key, value, problem, "write it once, after both sides")
         if is_axis(override):
             raise ConfigError(
                 key,
                 value,
-                "has several values, but a side needs a single one",
-                "write axes after both sides",
+                "has several values, but each side needs exactly one",
+                "write keys with several values after both sides",
             )
         found[key] = override
     return found
@@ -303,7 +302,7 @@ def _key(override: str) -> str:
             "override",
             override,
             "is not an override",
-            "write key=value; a side of several overrides needs quotes",
+            "write key=value, and put quotes around a side with several overrides",
         )
     return key
 
@@ -508,6 +507,6 @@ def _exit_codes(text: str) -> tuple[int, ...]:
             "--exit-codes",
             text,
             "is not a list of numbers of up to three digits",
-            "write for example --exit-codes 0,1",
+            "for example, write --exit-codes 0,1",
         )
     return tuple(int(code) for code in text.split(","))

@@ -298,8 +298,8 @@ class CommandComparison(PairedResult):
             raise ConfigError(
                 "command",
                 base.text,
-                f"fails at the base {base.label}, so there is nothing to compare with: "
-                f"{failures[1][-1]}",
+                f"fails at the base {base.label} ({failures[1][-1]}), "
+                "so there is nothing to compare with",
                 "give a command that succeeds there within --timeout, "
                 "or prepare the folder of each commit with --setup",
             )

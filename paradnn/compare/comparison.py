@@ -16,6 +16,7 @@ from paradnn.compare.result import PairedResult, round_table
 from paradnn.config.identity import as_params, point_request
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
+from paradnn.core.words import counted
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
 from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
@@ -98,8 +99,8 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
             points.
     """
     if len(first) != len(second):
-        problem = f"the sides have different numbers of points, {len(first)} and {len(second)}"
-        raise ConfigError("sides", "", problem, "write axes after both sides")
+        problem = f"one side has {counted(len(first), 'point')}, and the other has {len(second)}"
+        raise ConfigError("sides", "", problem, "write keys with several values after both sides")
     first_params = [as_params(point_request(point)) for point in first]
     second_params = [as_params(point_request(point)) for point in second]
     axes = _varying_keys(first_params)
@@ -109,7 +110,7 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
             raise ConfigError(
                 "sides",
                 run_name(points[0]),
-                "is the same point on both sides",
+                "is the configuration of both sides",
                 "give two different sides, or add --null",
             )
         _check_axes(axes, first_params[index], second_params[index])
@@ -142,8 +143,8 @@ def _check_axes(axes: Sequence[str], first: Mapping[str, str], second: Mapping[s
             raise ConfigError(
                 key,
                 first.get(key),
-                f"is an axis of the sweep, but the other side has {key}={second.get(key)}",
-                "omit the key from both sides, or compare one point at a time",
+                f"varies in the sweep, but the other side has {key}={second.get(key)}",
+                f"omit {key} from both sides, or give it a single value",
             )
 
 

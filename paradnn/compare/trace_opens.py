@@ -159,8 +159,8 @@ def trace(words: list[str]) -> tuple[dict[str, bool], int]:
     machine = platform.machine()
     if machine not in _MACHINES:
         raise _TraceError(
-            f"ParaDnn cannot record the files that a command loads on {machine} processors, "
-            f"but only on {' and '.join(_MACHINES)}"
+            "ParaDnn can record the files that a command loads only on "
+            f"{' and '.join(_MACHINES)} processors, not on {machine}"
         )
     files: dict[str, bool] = {}
     root = os.fork()

@@ -411,8 +411,8 @@ def _check_part(
     if pictures.ndim != 4 or pictures.shape[1] != pictures.shape[2] or not len(pictures):
         shape = " x ".join(map(str, pictures.shape))
         raise DataError(
-            f"{path}: the array {names[part]} has the shape {shape}, which is not one of square "
-            "pictures; store it with the shape examples x pixels x pixels x channels"
+            f"{path}: the array {names[part]} of shape {shape} does not contain square pictures; "
+            "store it with the shape examples x pixels x pixels x channels"
         )
     if classes.shape == (len(pictures), 1):  # as in Keras' CIFAR
         classes = arrays[f"{part}_classes"] = classes[:, 0]

@@ -130,7 +130,7 @@ class Software:
     python_version: str | None = option(
         None,
         "Python version of the stack given by requirements; null: the driver's version",
-        pattern=(r"3\.\d+", "write for example '3.11', in quotes"),
+        pattern=(r"3\.\d+", "for example, write '3.11', in quotes"),
     )
 
 

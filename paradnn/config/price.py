@@ -71,7 +71,7 @@ def positive_price(key: str, shown: str, price: str, example: str = "V100=2") ->
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        remedy = f"write for example '{example}', the price of an hour"
+        remedy = f"for example, write '{example}', the price of an hour"
         raise ConfigError(key, shown, "is not a positive price", remedy)
     return number
 

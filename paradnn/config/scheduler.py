@@ -107,7 +107,8 @@ def shared_sweep() -> SharedSweep | None:
         raise ConfigError(SWEEP_VARIABLE, sweep_id, reason, remedy)
     number = os.environ[name]
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise ConfigError(name, number, "is not the number of a driver", "give 0, 1, 2, ...")
+        remedy = "set it to 0 for the first driver, 1 for the second, and so on"
+        raise ConfigError(name, number, "is not a driver number", remedy)
     return SharedSweep(sweep_id, int(number), driver_start() is not None)
 
 

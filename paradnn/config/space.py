@@ -182,15 +182,18 @@ class _Builder:
             return [dict(grid) for grid in grids]
         wanted = {str(value) for value in model_axes[0].values}
         restricted = []
+        known: dict[str, None] = {}
         for grid in grids:
             families = [name.strip() for name in str(grid.get("model", "")).split(",")]
+            known |= dict.fromkeys(name for name in families if name)
             kept = ",".join(name for name in families if name in wanted)
             if kept:
                 restricted.append({**grid, "model": kept})
         if not restricted:
             reason = "is not a family of this experiment"
             names = ",".join(sorted(wanted))
-            raise ConfigError("model", names, reason, "choose another experiment")
+            remedy = f"choose one of {', '.join(known)}" if known else "omit model"
+            raise ConfigError("model", names, reason, remedy)
         return restricted
 
     def point(

@@ -165,7 +165,8 @@ def read_task(
     if settings.sweep.grids:
         raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
     if settings.sweep.design == "adaptive":
-        raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
+        remedy = "add -m and a key with several values, such as batch_size=64,128"
+        raise ConfigError("sweep.design", "adaptive", "describes a sweep", remedy)
     searches_model = settings.largest.of != "batch_size"
     if allows_search and (content.get("batch_size") == LARGEST or searches_model):
         point = _smallest_point(content, settings.largest)

@@ -92,7 +92,8 @@ class InputMeasurement:
         is_paired = len(self.free_step_seconds) == len(self.fed_step_seconds)
         if not is_paired or not step_seconds or min(step_seconds) <= 0:
             raise ValueError(
-                "step times are missing or not positive, or their numbers differ with and without input"
+                "step times are missing or not positive, or there are not equally many step times "
+                "with input as without"
             )
         if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
             raise ValueError(
@@ -274,7 +275,9 @@ class Compilation:
 
     def __post_init__(self) -> None:
         if not self.seconds or len(self.seconds) != len(self.programs):
-            raise ValueError("the first steps are missing, or lack their seconds or programs")
+            raise ValueError(
+                "the first steps are missing, or their numbers of times and programs differ"
+            )
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
         limits = [f"{name} {bounds[name]:g}" for name in ("above", "below") if name in bounds]
         if limits:
             reason = f"must be {' and '.join(limits)}"
-            raise ConfigError(key, value, reason, "choose another value")
+            raise ConfigError(key, value, reason, "choose a value in this range")
     low = bounds.get("low")
     high = bounds.get("high")
     if low is not None and value < low:
@@ -246,14 +246,14 @@ def _read_value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> A
 
 def _read_integer(value: Any, bounds: Mapping[str, Any], key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(key, value, "expects a whole number", f"write for example {key}=64")
+        raise ConfigError(key, value, "expects a whole number", f"for example, write {key}=64")
     return int(as_bounded(value, bounds, key))
 
 
 def _read_float(value: Any, bounds: Mapping[str, Any], key: str) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not abs(value) <= sys.float_info.max:
-        raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
+        raise ConfigError(key, value, "expects a finite number", f"for example, write {key}=0.5")
     return float(as_bounded(float(value), bounds, key))
 
 
@@ -313,14 +313,14 @@ def _read_integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int
     other_length = bounds.get("or_length")
     if not isinstance(value, (list, tuple)):
         if length is None:
-            remedy = f"write for example {key}=[8,8]"
+            remedy = f"for example, write {key}=[8,8]"
             raise ConfigError(key, value, "expects a list of whole numbers", remedy)
         return tuple([_read_integer(value, bounds, key)] * length)
     if length is not None and len(value) not in (length, other_length):
         alternative = f", {other_length}" if other_length else ""
         example = ",".join(str(number) for number in (3, 4, 6, 3)[:length])
         reason = f"expects 1{alternative} or {length} numbers"
-        raise ConfigError(key, list(value), reason, f"write for example {key}=[{example}]")
+        raise ConfigError(key, list(value), reason, f"for example, write {key}=[{example}]")
     return tuple(_read_integer(entry, bounds, key) for entry in value)
 
 
@@ -338,14 +338,14 @@ def _read_groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
     if groups and all(isinstance(entry, str) for entry in groups):
         groups = [groups]
     if not all(isinstance(group, (list, tuple)) for group in groups):
-        remedy = f"write for example {key}=[[a,b],[c,d]]"
+        remedy = f"for example, write {key}=[[a,b],[c,d]]"
         raise ConfigError(key, value, "expects a list of keys, or a list of such lists", remedy)
     return tuple(tuple(as_text(entry, {}, key) for entry in group) for group in groups)
 
 
 def _read_strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        remedy = f"write for example '+{key}.TF_ENABLE_ONEDNN_OPTS=0'"
+        remedy = f"for example, write '+{key}.TF_ENABLE_ONEDNN_OPTS=0'"
         raise ConfigError(key, value, "expects names with values", remedy)
     prefixes = tuple(bounds.get("prefixes", ()))
     for name, entry in value.items():

@@ -68,7 +68,7 @@ class DividedHeads(Model):
                 "model.width",
                 self.width,
                 f"is not a multiple of model.heads={self.heads}",
-                f"write for example {nearest}, or choose a value of model.heads that divides {self.width}",
+                f"for example, write {nearest}, or choose a value of model.heads that divides {self.width}",
             )
 
 
@@ -633,7 +633,7 @@ class Llama(_DecoderOnly):
             raise ConfigError("model.key_heads", self.key_heads, reason, remedy)
         if self.head_size % 2 and self.head_width is not None:
             reason = "is odd, but rotary positions need an even width"
-            remedy = f"write for example {self.head_width + 1}"
+            remedy = f"for example, write {self.head_width + 1}"
             raise ConfigError("model.head_width", self.head_width, reason, remedy)
         if self.head_size % 2:
             reason = (
@@ -927,7 +927,7 @@ class VisionTransformer(DividedHeads):
             reason = f"is not a multiple of model.patch={self.patch}"
             nearest = max(1, round(self.image_size / self.patch)) * self.patch
             raise ConfigError(
-                "model.image_size", self.image_size, reason, f"write for example {nearest}"
+                "model.image_size", self.image_size, reason, f"for example, write {nearest}"
             )
 
     @property

@@ -194,8 +194,8 @@ class UserModel(ExternalModel):
                 raise ConfigError(
                     f"model.{key}",
                     "null",
-                    f"{function} has no default for it",
-                    f"give it: model.{key}=...",
+                    f"{function} has no default for this parameter",
+                    f"set model.{key}=VALUE",
                 )
             options.append((key, _as_option(parameter)))
         options_class = _extended(cast(Any, cls), tuple(options))

@@ -358,8 +358,10 @@ class CeilingsKeeper:
             identity, name, run_tags("ceilings", identity, environment), again=again
         )
         if claim is None:
-            problem = f"another driver has been measuring the ceilings for over {_TIMEOUT:.0f} s"
-            self._say(f"no ceilings: {problem}; no utilization is reported")
+            self._say(
+                "no utilization is reported, because another driver has been measuring the peak "
+                f"performance for over {_TIMEOUT:.0f} s"
+            )
             return None
         if isinstance(claim, Finished):
             metrics, stored = self._tracker.fetch(claim.run_id)
@@ -368,7 +370,7 @@ class CeilingsKeeper:
                 references=self._best_references(identity, metrics),
             )
         subject = f"{environment.device} ({point.framework.name}{stack})"
-        self._say(f"measuring the ceilings of {subject} once, for about half a minute")
+        self._say(f"measuring the peak performance of {subject} once, for about half a minute")
         try:
             result, rates = self._measure(point)
             record = make_ceilings_record(claim, name, point, environment, result, rates)
@@ -384,14 +386,15 @@ class CeilingsKeeper:
             raise
         if result.outcome != "ok":
             self._say(
-                f"no ceilings ({result.outcome}: {result.reason}): no utilization is reported"
+                "no utilization is reported, because the peak performance could not be measured "
+                f"({result.outcome}: {result.reason})"
             )
             return None
         measured = replace(Ceilings.of(run_id, record.metrics, record.tags), references=best)
         if measured.contended:
             self._say(
-                f"these ceilings are too low: {measured.contended}; "
-                "a session on a quiet machine measures them again"
+                f"the measured peak performance is too low ({measured.contended}); "
+                "a session on a quiet machine measures it again"
             )
         return measured
 

@@ -257,7 +257,7 @@ def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) 
         summary.where = tracker.where
     if jobs.failure and not has_drivers and not is_interrupted:
         raise ParadnnError(
-            f"hydra/launcher={sweep.launcher}: no driver started: {jobs.failure}; {jobs.logs_hint}"
+            f"hydra/launcher={sweep.launcher}: no driver started ({jobs.failure}); {jobs.logs_hint}"
         )
     return summary
 

@@ -226,8 +226,8 @@ def summarize(
         low = None
         high = None
         reason = (
-            f"the medians of {len(medians)} processes differ by up to {difference:.0%}, and so few "
-            "processes do not predict further ones; raise measure.processes"
+            f"the medians of {len(medians)} processes differ by up to {difference:.0%}, too much "
+            "for an interval from so few processes; raise measure.processes"
         )
     process_cv = statistics.stdev(math.log(value) for value in medians)
     known = [error for error in errors if error is not None]

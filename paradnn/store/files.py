@@ -147,7 +147,7 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split())
         raise ConfigError(
-            key, str(path), f"cannot be written ({reason})", "give another path"
+            key, str(path), f"cannot be written ({reason})", "give a writable path"
         ) from error
 
 
@@ -186,7 +186,7 @@ def append_line(path: Path, key: str, content: Any) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise ConfigError(
-            key, str(path), f"cannot be written ({error.strerror})", "give another path"
+            key, str(path), f"cannot be written ({error.strerror})", "give a writable path"
         ) from error
 
 

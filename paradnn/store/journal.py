@@ -142,7 +142,7 @@ class Journal:
             _make_folder(self.folder)
             if not os.access(self.folder, os.W_OK):
                 raise StoreError(
-                    f"tracking.folder={folder}: cannot be written; give another folder"
+                    f"tracking.folder={folder}: cannot be written; choose a writable folder"
                 )
         except StoreError:
             # With a store, the folder is needed only while the store does not answer.
@@ -245,7 +245,7 @@ class Journal:
         if is_launched and not self._key and not path.exists():
             raise StoreError(
                 f"tracking.folder={self.folder}: the launching process uses a different folder; "
-                "give a folder that all hosts share, because drivers share points through it"
+                "set tracking.folder to a folder that all hosts share"
             )
         return Journal.open_sweep(self, name, description, tags)
 
@@ -792,5 +792,6 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"tracking.folder={folder}: cannot be created ({error.strerror}); give another folder"
+            f"tracking.folder={folder}: cannot be created ({error.strerror}); "
+            "choose a writable folder"
         ) from None

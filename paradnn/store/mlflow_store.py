@@ -744,8 +744,8 @@ def _require_no_workspace(address: StoreAddress) -> None:
     workspace = os.environ.get("MLFLOW_WORKSPACE", "").strip()
     if address.is_sql and workspace not in ("", "default"):
         raise StoreError(
-            f"tracking.uri={address.public}: MLFLOW_WORKSPACE={workspace} selects a workspace, and "
-            "only a tracking server writes into one; give the address of a server, or unset the "
+            f"tracking.uri={address.public}: MLFLOW_WORKSPACE={workspace} selects a workspace, but "
+            "only a tracking server has workspaces; give the address of a server, or unset the "
             "variable"
         )
 

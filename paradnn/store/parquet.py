@@ -113,7 +113,7 @@ def append_table(folder: Path, table: pa.Table) -> int:
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split())
         problem = f"cannot be written ({reason})"
-        raise ConfigError("--parquet", str(folder), problem, "give another folder") from error
+        raise ConfigError("--parquet", str(folder), problem, "give a writable folder") from error
 
 
 def to_table(records: Records) -> pa.Table:

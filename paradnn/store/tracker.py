@@ -309,7 +309,7 @@ class Tracker(Journal):
             detail = f", so {lost_result} is lost"
         return StoreError(
             f"neither {self._store.where} nor {self.folder} accepts results{detail}; "
-            f"{counted(len(self._pending_files), 'result')} in files "
+            f"{counted(len(self._pending_files), 'result')} in files. "
             "Free some space, then repeat the command to continue"
         )
 
@@ -451,8 +451,8 @@ class Tracker(Journal):
                 path.unlink(missing_ok=True)
                 return True
         self._notify(
-            f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, "
-            f"which another driver measured in the meantime; {path} is kept, and "
+            f"{done.record.name} was not uploaded, because another driver measured the same point "
+            f"in the meantime (run {done.run_id}); {path} is kept, and "
             f"{self._command} --repeats uploads it too"
         )
         return False

@@ -422,8 +422,8 @@ def _require_equal_versions(
             name = differing[0]
             raise RankFailed(
                 "unavailable",
-                f"the host at {remote.address} has {name} {theirs.get(name, 'not installed')}, "
-                f"this host {own.get(name, 'not installed')}: "
+                f"{name} is {own.get(name, 'not installed')} on this host, but "
+                f"{theirs.get(name, 'not installed')} on the host at {remote.address}: "
                 "install the same versions on all hosts",
             )
 

@@ -552,7 +552,7 @@ class _BlockTimer:
         if len(series) < MIN_VALUES:
             steady = False
             reason = (
-                f"too few blocks for a verdict: {len(series)} of {MIN_VALUES}; "
+                f"too few blocks for a verdict (measured {len(series)}, needed {MIN_VALUES}); "
                 "raise measure.min_blocks or measure.max_seconds"
             )
         else:

@@ -332,7 +332,9 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
         try:
             return [receive_message(channel, kind) for channel in self.channels]
         except (EOFError, OSError):
-            raise RankFailed("crash", "a process of the point exited without a report") from None
+            raise RankFailed(
+                "crash", "a worker process exited without reporting its result"
+            ) from None
 
 
 class GroupStep(Step):

@@ -212,8 +212,8 @@ def missing_interval_reason(values: Sequence[float]) -> str:
         )
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
     return (
-        f"{blocks} are too strongly autocorrelated: "
-        f"they count as fewer than {MIN_VALUES} independent blocks; {remedy}"
+        f"{blocks} are too strongly autocorrelated "
+        f"(worth fewer than {MIN_VALUES} independent blocks); {remedy}"
     )
 
 

@@ -239,7 +239,7 @@ def test_a_step_that_cannot_be_predicted_has_a_reason(changes: dict[str, Any], w
 def test_an_unknown_family_is_rejected() -> None:
     row = gpt_row(family="perceiver")
 
-    with pytest.raises(ConfigError, match="model=perceiver: is not a family of this version"):
+    with pytest.raises(ConfigError, match="model=perceiver: is not a model family of this version"):
         estimate_step_time(row, "H200")
 
 
@@ -308,7 +308,7 @@ def test_a_device_without_timings_is_scaled_from_the_most_similar_one() -> None:
     assert 1.3 < scaled.seconds / timed.seconds < 3.5
     assert scaled.high / scaled.low > 3.5
     assert scaled.extrapolated[0].startswith("A30 was not timed: the timings are those of ")
-    with pytest.raises(ConfigError, match=r"^--to=TPU v4: is not in the atlas"):
+    with pytest.raises(ConfigError, match=r"^--to=TPU v4: has no published timings"):
         estimate_step_time(row, "TPU v4", option="--to")
 
 
@@ -414,23 +414,26 @@ def test_the_prompt_length_fills_the_sequence_unless_it_is_given(
 #: Pairs of the arguments of `ask` and a part of the error line.
 REJECTED = [
     ("model=gpt", "--device"),
-    ("--device H200", "no point is named"),
+    ("--device H200", "no model is given"),
     ("--device H200 model=gtp", "did you mean gpt"),
     ("--device H200 --price H200=-1 model=gpt", "is not a positive price"),
-    ("--device H200 --tokens ten model=gpt", "--tokens=ten: must be positive; write for example"),
-    ("--device H20 model=gpt precision=bfloat16", "H20: is not in the atlas; did you mean H200"),
-    ('--device "Intel(R) Xeon(R) Processor, 2 cores" model=gpt', "is not in the atlas"),
+    ("--device H200 --tokens ten model=gpt", "--tokens=ten: must be positive; for example, write"),
+    (
+        "--device H20 model=gpt precision=bfloat16",
+        "H20: has no published timings; did you mean H200",
+    ),
+    ('--device "Intel(R) Xeon(R) Processor, 2 cores" model=gpt', "has no published timings"),
     (
         "--device H200 --engine vlm model=gpt",
-        "--engine=vlm: the atlas has no such engine; did you mean vLLM",
+        "--engine=vlm: is not an engine with published timings; did you mean vLLM",
     ),
     (
         "--device H200 --version-of 9 model=gpt",
-        "--version-of=9: the atlas has no timed matrix products of this engine version",
+        "--version-of=9: has no published timings of matrix products; choose one of",
     ),
     ("--device H200 --price H100=2 model=gpt", "H100: is not one of the --device names"),
     ("--device H200 --from H100 model=gpt", "the store has none; measure some"),
-    ("--device H200 --system calculon", "needs a single --device, --json FILE, and no point"),
+    ("--device H200 --system calculon", "needs a single --device, --json FILE, and no KEY=VALUE"),
     ("--device H200 --system calculon --json /none/no.json", "--json=/none/no.json: cannot be"),
     ("--device 'Arc Pro B60' --versions --json /none/no.json", "--json=/none/no.json: cannot be"),
     (
@@ -443,9 +446,9 @@ REJECTED = [
     ("--device 'Arc Pro B60' --system calculon --json no.json", "has no specifications"),
     (
         "--device L40 model=gpt precision=bfloat16",
-        "--device=L40: is not in the atlas; did you mean L40S",
+        "--device=L40: has no published timings; did you mean L40S",
     ),
-    ("--device 'H200; Z80' model=gpt precision=bfloat16", "--device=Z80: is not in the atlas"),
+    ("--device 'H200; Z80' model=gpt precision=bfloat16", "--device=Z80: has no published timings"),
     (
         "--device H200 model=gpt precision=fp4",
         "precision=fp4: was not timed on any device; did you mean nvfp4",

@@ -244,7 +244,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
         write(lambda: Path("/dev/full").write_text("x" * 10))
     assert (
         str(caught.value)
-        == f"--figure={path}: cannot be written (No space left on device); give another path"
+        == f"--figure={path}: cannot be written (No space left on device); give a writable path"
     )
     with pytest.raises(KeyboardInterrupt):
         write(interrupt)

@@ -308,7 +308,7 @@ def test_every_version_is_compared_with_its_predecessor(
     assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
     assert answer(check, parts[0]) == (
         NO_DATA,
-        "all runs have version.tensorflow=2.8, and successive versions need two",
+        "all runs have version.tensorflow=2.8, but successive versions need at least two",
     )
 
 
@@ -445,7 +445,7 @@ def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
         ),
         pytest.param(
             "{kind: trend, metric: examples_per_second, of: precision, direction: rises}",
-            "precision is a column of texts, not of numbers",
+            "precision is a column of text, not of numbers",
             id="text column",
         ),
         pytest.param(
@@ -625,7 +625,7 @@ def test_a_baseline_without_a_column_is_rejected(
 
     assert (
         error == "error: --baseline=2.9: needs --by with exactly one column; "
-        "write for example --by version.tensorflow\n"
+        "for example, write --by version.tensorflow\n"
     )
 
 
@@ -786,7 +786,7 @@ def claim(check: str) -> str:
             id="ends exchanged",
         ),
         pytest.param(
-            "between=2: expects two numbers; write for example between: [2.0, 2.6]",
+            "between=2: expects two numbers; for example, write between: [2.0, 2.6]",
             claim("{kind: compare, a: {x: 1}, b: {x: 2}, between: 2}"),
             id="one end",
         ),
@@ -796,7 +796,7 @@ def claim(check: str) -> str:
             id="side missing",
         ),
         pytest.param(
-            "check 1: b=gpu: is not a mapping; write for example b: {platform.name: cpu}",
+            "check 1: b=gpu: is not a mapping; for example, write b: {platform.name: cpu}",
             claim("{kind: compare, a: {x: 1}, b: gpu, at_least: 0.5}"),
             id="side not a mapping",
         ),

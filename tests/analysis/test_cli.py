@@ -84,8 +84,8 @@ REJECTED = [
         "runs --where model.layers=many",
         "--where=model.layers=many: 'many' is not a value of model.layers",
     ),
-    ("runs --where nonsense", "--where=nonsense: is not a condition; write for example"),
-    ("compare a b", "A=a: is not a condition; write for example 'model.nodes>=1024'"),
+    ("runs --where nonsense", "--where=nonsense: is not a condition; for example, write"),
+    ("compare a b", "A=a: is not a condition; for example, write 'model.nodes>=1024'"),
     ("boxplot --figure", "--figure: needs a value; python -m analysis boxplot --help shows how"),
     ("runs --since when", "since=when: is not a time"),
     ("runs --tag x", "'x' does not have the form "),
@@ -155,7 +155,7 @@ REJECTED = [
     ),
     (
         "report --out '{folder}/r.html' --price 'Test GPU=-1'",
-        "is not a positive price; write for example 'V100=2'",
+        "is not a positive price; for example, write 'V100=2'",
     ),
     (
         "import-dawnbench",
@@ -168,14 +168,14 @@ REJECTED = [
     (
         "import-vidur /no/such/folder",
         (
-            "DIR=/no/such/folder: import-vidur reads no folder: its runs come with the "
-            "package; omit it"
+            "DIR=/no/such/folder: import-vidur takes no folder, because the package contains "
+            "its runs; omit it"
         ),
     ),
-    ("import-archive /no/such/folder", "DIR=/no/such/folder: import-archive reads no folder"),
-    ("import-deepbench .", "DIR=.: import-deepbench reads no folder"),
-    ("import-tiny .", "DIR=.: import-tiny reads no folder"),
-    ("import-layers .", "DIR=.: import-layers reads no folder"),
+    ("import-archive /no/such/folder", "DIR=/no/such/folder: import-archive takes no folder"),
+    ("import-deepbench .", "DIR=.: import-deepbench takes no folder"),
+    ("import-tiny .", "DIR=.: import-tiny takes no folder"),
+    ("import-layers .", "DIR=.: import-layers takes no folder"),
     ("import-archive --experiment a --experiment b", "runs can be written to only one experiment"),
 ]
 

@@ -110,7 +110,7 @@ def test_listed_values_are_alternatives() -> None:
     [
         pytest.param(
             "n",
-            "--where=n: is not a condition; write for example --where 'model.nodes>=1024'",
+            "--where=n: is not a condition; for example, write --where 'model.nodes>=1024'",
             id="no comparison",
         ),
         pytest.param(
@@ -132,7 +132,7 @@ def test_listed_values_are_alternatives() -> None:
             "b>true",
             (
                 "compares with 'true', which is neither a number nor a time; "
-                "write for example 'b>=1024', or "
+                "for example, write 'b>=1024', or "
                 "use = or !="
             ),
             id="order of booleans",

@@ -320,7 +320,12 @@ def test_nodes_multiply_measured_rates() -> None:
         pytest.param(
             (("A", "1"), ("B", "1,2")), (), "--work=B: has 2 units", id="unequal numbers of units"
         ),
-        pytest.param((("A", "1"),), (("B", "2"),), "--nodes=B: is not a side", id="unknown side"),
+        pytest.param(
+            (("A", "1"),),
+            (("B", "2"),),
+            "--nodes=B: is not one of the compared names",
+            id="unknown side",
+        ),
         pytest.param((("A", "1"),), (("A", "2,3"),), "expects one number", id="two node counts"),
     ],
 )

@@ -474,7 +474,7 @@ def test_quantities_that_cannot_be_compared_are_rejected(
 
 def test_x_equal_to_the_default_of_y_is_rejected() -> None:
     rows = pd.DataFrame([generated(1, 10.0), generated(8, 12.0)])
-    with pytest.raises(InsufficientData, match="also give --y"):
+    with pytest.raises(InsufficientData, match="name another metric with --y"):
         frontier(rows, FrontierOptions(x="time_per_output_token_ms"))
 
 

@@ -229,7 +229,7 @@ def test_kernels_of_a_similar_device_narrow_the_interval(
         pytest.param(
             product_runs(list(P1B3)[:3], list(P1B3.values())[:3]),
             [],
-            "too few kernels were measured on Test CPU (3 gemm): an estimate needs at least 5",
+            "too few kernels were measured on Test CPU (3 gemm) for an estimate, which needs at least 5",
             id="too-few",
         ),
         pytest.param(

@@ -63,7 +63,7 @@ def test_tables_in_different_currencies_are_rejected(page: Path, tmp_path: Path)
     [
         pytest.param(
             "per_hour: {box: -1}\n",
-            "per_hour=box=-1: is not a positive price; write for example 'box: 2', the price of an hour",
+            "per_hour=box=-1: is not a positive price; for example, write 'box: 2', the price of an hour",
             id="negative price",
         ),
         pytest.param(

@@ -19,7 +19,9 @@ def test_the_protocol_is_quick_unless_another_is_given() -> None:
     ("words", "message"),
     [
         pytest.param([], "name the candidates, such as model=fc", id="nothing"),
-        pytest.param(["replicate=1,2"], "replicate=1,2: cannot be set in a race", id="replicate"),
+        pytest.param(
+            ["replicate=1,2"], "replicate=1,2: cannot be set with paradnn best", id="replicate"
+        ),
         pytest.param(["sweep.minutes=3"], "sweep.minutes=3: cannot be set", id="sweep.minutes"),
         pytest.param(["a=1", "--minutes", "0"], "--minutes=0: must be positive", id="no time"),
         pytest.param(["a=1", "--for", "speed"], "--for=speed: no such choice", id="unknown goal"),

@@ -73,7 +73,7 @@ REJECTED = [
     ),
     (
         "plan mode=inference scenario=server",
-        "server.rate=peak: has no forecast: the number of rates that a search tries",
+        "server.rate=peak: cannot be planned, because the number of rates that the search tries",
     ),
     (
         "plan batch_size=largest",
@@ -81,7 +81,7 @@ REJECTED = [
     ),
     (
         "plan task=learn",
-        "task=learn: has no forecast: the number of epochs of a training is unknown",
+        "task=learn: cannot be planned, because the number of epochs of a training is unknown",
     ),
     ("ceilings platform.threads=0", "platform.threads=0"),
     ("ceilings framework.name=torch", "framework.name=torch"),
@@ -90,7 +90,7 @@ REJECTED = [
     ("ceilings -m platform.threads=1,2", ""),
     (
         "ceilings experiment=quick",
-        "experiment=quick: is a sweep, but ceilings are measured for a single platform",
+        "experiment=quick: is a sweep, but this command measures the peak performance of one platform",
     ),
     ("train nodes=64", "nodes=64: no such key; did you mean model.nodes?"),
     ("train resume=again", "resume=again: no such choice; choose one of true, false, retry"),
@@ -130,7 +130,7 @@ REJECTED = [
         "train 'model.layers=${foo}'",
         "model.layers: Interpolation key 'foo' not found; write a value, or ${KEY} with the name",
     ),
-    ("ui --port x", "--port=x: expects a whole number; write for example --port 5"),
+    ("ui --port x", "--port=x: expects a whole number; for example, write --port 5"),
     ("gate --base", "--base: needs a value; python -m paradnn.compare.gate --help shows how"),
     ("train ~model", "~model: a group cannot be removed; choose one of alexnet, "),
     ("train batch=64", "batch=64: no such key; did you mean batch_size or server.batch? "),
@@ -178,11 +178,11 @@ REJECTED = [
     ),
     (
         "train hydra/launcher=joblib",
-        "hydra/launcher=joblib: launches the drivers of a sweep; add -m",
+        "hydra/launcher=joblib: starts the processes of a sweep, but this command has no sweep; add -m",
     ),
     (
         "train -m hydra/launcher=joblib hydra/sweeper=basic",
-        "hydra/launcher=joblib: launches drivers, not points; omit hydra/sweeper=basic",
+        "hydra/launcher=joblib: cannot be combined with hydra/sweeper=basic; omit hydra/sweeper=basic",
     ),
     (
         "train -m sweep.drivers=2 batch_size=8,16",
@@ -243,7 +243,7 @@ REJECTED = [
     ),
     (
         "compare batch_size=256 compile=graph",
-        "sides=fc 4x1024 b256 float32 cpu: is the same point on both",
+        "sides=fc 4x1024 b256 float32 cpu: is the configuration of both sides",
     ),
     (
         "train model=resnet50 data=images data.path=/nope",

@@ -127,31 +127,31 @@ COMPARE_ERRORS = {
         "sides=compile=xla: both sides are equal; give two different sides, or add --null"
     ),
     "--null compile=xla compile=graph": (
-        "--null=compile=xla, compile=graph: compares one side with itself, but the sides differ"
+        "--null=compile=xla, compile=graph: compares a setting with itself, but these two settings differ"
     ),
-    "compile=xla": "two sides are needed",
+    "compile=xla": "a comparison needs two settings, not 1",
     "compile=xla fast": "sides=compile=xla: one side is a setting, the other a command",
     "compile=xla compile=graph batch_size=4 fast": "override=fast: is not an override",
     "compile=xla ''": ": is empty",
     "batch_size=4,8 batch_size=16": (
-        "batch_size=4,8: has several values, but a side needs a single one; write axes after both sides"
+        "batch_size=4,8: has several values, but each side needs exactly one; write keys with several values after both sides"
     ),
-    "compile=xla compile=graph compile=eager": "compile=eager: is also set by a side",
+    "compile=xla compile=graph compile=eager": "compile=eager: is already set by one of the two sides",
     "compile=xla compile=graph replicate=0,1": (
-        "replicate=0,1: cannot be set in a comparison; omit it: each round measures"
+        "replicate=0,1: cannot be set in a comparison; omit it, because each round measures"
     ),
     "replicate=1 compile=graph": "replicate=1: cannot be set in a comparison",
     "compile=xla compile=graph sweep.sample=4": (
-        "sweep.sample=4: cannot be set in a comparison; omit it: every point"
+        "sweep.sample=4: cannot be set in a comparison; omit it, because every point"
     ),
     "compile=xla compile=graph sweep.design=adaptive": (
-        "cannot be set in a comparison; omit it: every point"
+        "cannot be set in a comparison; omit it, because every point"
     ),
     "compile=xla compile=graph sweep.minutes=5": (
-        "sweep.minutes=5: cannot be set in a comparison; set --minutes or"
+        "sweep.minutes=5: cannot be set in a comparison; use --minutes or"
     ),
     "tracking=offline compile=graph": (
-        "tracking=offline: cannot differ by side; write it after both sides"
+        "tracking=offline: cannot differ between the two sides; write it once, after both sides"
     ),
     "compile=xla compile=graph --rounds 4": "--rounds=4: must be at least 5",
     "compile=xla compile=graph --most 6 --rounds 7": "--most=6: is less than --rounds=7; raise --most, or lower --rounds",

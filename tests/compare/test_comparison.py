@@ -316,13 +316,13 @@ def test_the_overall_ratio_is_the_geometric_mean_over_points() -> None:
 
 def test_sides_that_do_not_pair_are_rejected() -> None:
     xla = replace(GRAPH, compile="xla")
-    with pytest.raises(ConfigError, match="is the same point on both"):
+    with pytest.raises(ConfigError, match="is the configuration of both sides"):
         pairs_of([GRAPH], [GRAPH], null=False)
-    with pytest.raises(ConfigError, match="different numbers of points, 1 and 2"):
+    with pytest.raises(ConfigError, match="one side has 1 point, and the other has 2"):
         pairs_of([GRAPH], [xla, replace(xla, batch_size=8)], null=False)
     with pytest.raises(
         ConfigError,
-        match="batch_size=8: is an axis of the sweep, but the other side has batch_size=16",
+        match="batch_size=8: varies in the sweep, but the other side has batch_size=16",
     ):
         pairs_of(
             [replace(GRAPH, batch_size=size) for size in (8, 16)],

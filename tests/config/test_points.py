@@ -60,7 +60,7 @@ REJECTED = {
         ("model=fc model.nodes=0", "model.nodes=0: must be at least 1; choose a larger value"),
         (
             "model=fc model.nodes=x",
-            "model.nodes=x: expects a whole number; write for example model.nodes=64",
+            "model.nodes=x: expects a whole number; for example, write model.nodes=64",
         ),
         ("model=fc model.nodes=true", "model.nodes=true: expects a whole number"),
         ("model=fc model.layers=2 model.nodes=[8,0]", "model.nodes=0: must be at least 1"),
@@ -74,15 +74,15 @@ REJECTED = {
         ("model=residual model.blocks=[1,2]", "model.blocks=[1, 2]: expects 1, 3 or 4 numbers"),
         (
             "model=gpt model.width=100 model.heads=12",
-            "model.width=100: is not a multiple of model.heads=12; write for",
+            "model.width=100: is not a multiple of model.heads=12; for example, write",
         ),
         (
             "model=transformer model.heads=7",
-            "model.width=512: is not a multiple of model.heads=7; write for example 511",
+            "model.width=512: is not a multiple of model.heads=7; for example, write 511",
         ),
         (
             "model=vit model.image_size=225",
-            "model.image_size=225: is not a multiple of model.patch=16; write for example",
+            "model.image_size=225: is not a multiple of model.patch=16; for example, write",
         ),
         (
             "model=fc framework.compile=max-autotune",
@@ -204,7 +204,7 @@ REJECTED = {
         ),
         (
             "model=fc software.requirements=[keras==3] software.python_version=three",
-            "software.python_version=three: is not understood; write for example '3.11'",
+            "software.python_version=three: is not understood; for example, write '3.11'",
         ),
         (
             "model=fc software.requirements=[keras==3] software.python_version=3.1",
@@ -305,7 +305,7 @@ REJECTED = {
         ("model=conv2d model.stride=0", "model.stride=0: must be at least 1"),
         (
             "model=conv2d model.kernel=[1,2,3]",
-            "model.kernel=[1, 2, 3]: expects 1 or 2 numbers; write for example",
+            "model.kernel=[1, 2, 3]: expects 1 or 2 numbers; for example, write",
         ),
         (
             "model=conv2d model.width=4 model.kernel=[3,7]",
@@ -503,7 +503,7 @@ invalid_prices = pytest.mark.parametrize(
 
 @invalid_prices
 def test_an_invalid_price_among_the_settings_is_rejected(price: str) -> None:
-    with pytest.raises(ConfigError, match="is not a positive price; write for example"):
+    with pytest.raises(ConfigError, match="is not a positive price; for example, write"):
         read_settings({"price": {"per_hour": {"V100": price}}})
 
 
@@ -513,7 +513,7 @@ def test_an_invalid_price_in_a_table_is_rejected(price: str, tmp_path: Path) -> 
     table.write_text(f"per_hour: {{V100: '{price}'}}")
 
     with pytest.raises(
-        ConfigError, match=f"^price={table}: .* is not a positive price; write for example"
+        ConfigError, match=f"^price={table}: .* is not a positive price; for example, write"
     ):
         load_prices(str(table), "price")
 

@@ -75,7 +75,7 @@ def follow(words: str, error: str) -> str | None:
     raised = re.search(r"raise ([\w.]+) to (\d+)", remedy)
     if raised:
         return f"{words} {raised[1]}={raised[2]}"
-    value = re.search(rf"(?:choose one of|write for example|as in) '?{_VALUE}", remedy)
+    value = re.search(rf"(?:choose one of|for example, write|as in) '?{_VALUE}", remedy)
     assert value, f"no known remedy in: {error}"
     quotes = '"' if "in quotes" in remedy else ""
     return f"{others} '{key}={quotes}{value[1].partition(',')[0]}{quotes}'"

@@ -114,7 +114,7 @@ def test_a_point_is_identified_by_the_file_and_the_arguments(file: Path) -> None
         ),
         pytest.param(
             {"build": "{file}:Net"},
-            "Net has no default for it; give it: model.depth=...",
+            "Net has no default for this parameter; set model.depth=VALUE",
             id="missing-argument",
         ),
         pytest.param(

@@ -149,7 +149,7 @@ def test_drivers_end_with_the_process_that_launched_them(
         ),
         pytest.param(
             {"PARADNN_SWEEP": "a", "PARADNN_DRIVER": "-1"},
-            "PARADNN_DRIVER=-1: is not the number of a driver; give 0, 1, 2, ...",
+            "PARADNN_DRIVER=-1: is not a driver number; set it to 0 for the first driver",
             id="negative number",
         ),
     ],

@@ -97,9 +97,9 @@ def test_points_of_a_sweep_share_ceilings_and_have_profiles(
     ]
     files = ["tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
     completed = succeeded([*command, *files], store)
-    assert completed.stderr.count("measuring the ceilings") == 1
+    assert completed.stderr.count("measuring the peak performance") == 1
     repeated = succeeded(["paradnn.train", *WITH_CEILINGS, *files, "batch_size=5"], store)
-    assert "measuring the ceilings" not in repeated.stderr
+    assert "measuring the peak performance" not in repeated.stderr
     assert run(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store).returncode == 0
     [ceilings] = store.runs("ceilings")
     assert [point["ceilings_run"] for point in store.runs()] == [ceilings["offline_id"]] * 3
@@ -150,7 +150,7 @@ def check_exceeded_ceilings(store: Store, command: list[str]) -> None:
     )
     before = {point["run_id"] for point in store.runs()}
     repeated = succeeded([*command, "model.nodes=9", "measure.profile=false"], store)
-    assert "measuring the ceilings" not in repeated.stderr
+    assert "measuring the peak performance" not in repeated.stderr
     assert len(store.runs("ceilings")) == 1
     remedy = "python -m paradnn.ceilings platform=cpu"
     assert repeated.stdout.rstrip().endswith(
@@ -444,7 +444,7 @@ def test_the_driver_reports_that_another_driver_measures_the_ceilings(
     with WorkerPool() as pool:
         assert CeilingsKeeper(pool, tracker, messages.append).of(point, environment) is None
     [line] = messages
-    assert line.startswith("no ceilings: another driver")
+    assert line.startswith("no utilization is reported, because another driver")
 
 
 @pytest.mark.parametrize(("device", "name"), DEVICES.items())

@@ -174,7 +174,7 @@ def test_the_verdict_on_a_limit_is_recorded(limit: float, verdict: str) -> None:
         "queries/s in time",
     )
     assert recorded_point.tags["limit_reason"].endswith(
-        f"took longer than {limit:g} ms, 1% may, confidence 99%"
+        f"took longer than {limit:g} ms, allowed: 1% with 99% confidence"
     )
 
 
@@ -319,7 +319,7 @@ PRICE = "platform.price_per_hour=3.6"
 TRAIN = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
 #: Begin of the reason if the machine paused the load generator or woke it late. Tests accept this
 #: outcome, because its record has the same metrics.
-LATE_GENERATOR = "server.rate=50: the load generator could not keep up: "
+LATE_GENERATOR = "server.rate=50: the load generator could not keep up ("
 
 
 @pytest.mark.framework

@@ -107,12 +107,12 @@ MALFORMED = [
     ),
     pytest.param(
         result_with("answer.input.free_step_seconds", []),
-        "input: step times are missing or not positive, or their",
+        "input: step times are missing or not positive, or there",
         id="no-free-step",
     ),
     pytest.param(
         result_with("answer.input.fed_step_seconds", [0.0]),
-        "input: step times are missing or not positive, or their",
+        "input: step times are missing or not positive, or there",
         id="fed-step-without-time",
     ),
     pytest.param(result_with("extra", 3), "result.extra=3 is an unknown field", id="unknown-field"),

@@ -397,13 +397,13 @@ def test_an_interval_is_within_the_extremes_or_its_absence_has_a_reason() -> Non
     drift = [1.0 + 0.05 * index for index in range(20)]
     assert summarize([drift]).low is None
     assert str(summarize([drift]).reason).startswith(
-        "20 blocks are too strongly autocorrelated: they count as"
+        "20 blocks are too strongly autocorrelated (worth fewer than"
     )
     assert str(summarize([[1.0] * 5]).reason).startswith("5 blocks, but an interval needs 6")
     apart = summarize([[1.0, 1.1] * 5, [2.0, 2.1] * 5])
     assert (apart.low, apart.high) == (None, None)
     assert str(apart.reason).startswith(
-        "the medians of 2 processes differ by up to 95%, and so few processes"
+        "the medians of 2 processes differ by up to 95%, too much for an interval"
     )
     close_processes = summarize([[1.0, 1.5] * 5, [1.01, 1.5] * 5])
     assert close_processes.reason is None

@@ -77,7 +77,7 @@ def test_two_devices_have_the_same_losses_as_one(pool: WorkerPool) -> None:
         ),
         pytest.param(
             {"platform": {"name": "gpu", "threads": None, "index": 0}},
-            "sees 0 GPU devices, but the point needs 2 from platform.index=0 on",
+            "sees 0 GPU devices, too few for devices=2 with platform.index=0",
             id="too few GPUs",
         ),
     ],
@@ -96,8 +96,8 @@ def test_tensorflow_does_not_share_the_weights_among_devices(pool: WorkerPool) -
     result = measure(pool, parallel="model")
     assert result.outcome == "unavailable"
     assert result.reason == (
-        "framework=tensorflow has no parallel=model: Keras divides weights among devices only "
-        "with JAX; set framework=jax or parallel=data"
+        "framework=tensorflow has no parallel=model, because Keras divides weights among "
+        "devices only with JAX: set framework=jax or parallel=data"
     )
 
 

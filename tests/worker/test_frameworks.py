@@ -90,14 +90,14 @@ def test_jax_divides_the_weights_in_every_mode(
         pytest.param(
             "torch",
             {},
-            "framework=torch has no parallel=model: Keras divides weights among devices only with "
-            "JAX; set framework=jax or parallel=data",
+            "framework=torch has no parallel=model, because Keras divides weights among devices "
+            "only with JAX: set framework=jax or parallel=data",
             id="different framework",
         ),
         pytest.param(
             "jax",
             {"devices": 7, "batch_size": 7},
-            "the last axis of each weight has a length that is not a multiple of devices=7: "
+            "no weight can be divided, because no weight's last axis is a multiple of devices=7: "
             "choose other sizes of the model, or set parallel=data",
             id="indivisible weights",
         ),

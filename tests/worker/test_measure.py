@@ -487,8 +487,8 @@ def test_a_disturbed_attempt_is_repeated_with_the_same_number_of_blocks(
 @pytest.mark.parametrize(
     ("min_blocks", "reason"),
     [
-        pytest.param(2, "too few blocks for a verdict: 3 of 6", id="two"),
-        pytest.param(4, "too few blocks for a verdict: 5 of 6", id="one too few"),
+        pytest.param(2, "too few blocks for a verdict (measured 3, needed 6)", id="two"),
+        pytest.param(4, "too few blocks for a verdict (measured 5, needed 6)", id="one too few"),
         pytest.param(5, "no change that matters: ", id="enough"),
     ],
 )

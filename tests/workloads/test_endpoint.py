@@ -231,7 +231,7 @@ def test_an_address_without_host_or_port_is_rejected(url: str, store: Store) -> 
 
 
 def test_the_forecast_of_a_search_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="no forecast"):
+    with pytest.raises(ConfigError, match="cannot be planned"):
         Endpoint(rate="peak", request_ms=1.0).require_predictable()
 
 

@@ -37,7 +37,8 @@ def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> Arr
         kind = None
     if kind is None or kind not in _NUMERIC_KINDS:
         raise UnavailableError(
-            f"{label} has the type {dtype}, but ParaDnn draws only real numbers and integers: give the model inputs of such a type"
+            f"{label} has the type {dtype}, but ParaDnn draws only real numbers and integers: "
+            "change the input to a floating-point or integer type"
         )
     if kind == "f":
         return ArraySpec(shape, "float32")
@@ -105,7 +106,7 @@ def filled_shape(
         if not fits:
             raise UnavailableError(
                 f"{label} has the shape {sizes_text}, which model.input_shape={list(input_shape)} "
-                "does not match: set model.input_shape to the sizes after the first"
+                "does not match: set model.input_shape to this shape without its first axis"
             )
         return input_shape
     shape = tuple(size for size in sizes[1:] if isinstance(size, int))

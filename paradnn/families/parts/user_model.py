@@ -189,7 +189,7 @@ def check_jax_function(function: Callable[..., Any], name: str) -> None:
         signature.bind(None, None)
     except TypeError as error:
         raise UnavailableError(
-            f"the JAX function of {name} cannot be called as f(parameters, inputs): {error}: "
+            f"the JAX function of {name} cannot be called as f(parameters, inputs) ({error}): "
             "accept several inputs as one list"
         ) from error
 
@@ -280,7 +280,7 @@ def _input_specs(
             raise UnavailableError(f"{label} is a scalar: give it a batch axis")
         if None in shape[1:]:
             raise UnavailableError(
-                f"{label} has the open shape {shape[1:]}: "
+                f"{label} has the shape {shape[1:]}, in which None is an unknown size: "
                 "set model.input_shape, or return an example too"
             )
         specs.append(array_spec(shape[1:], tensor.dtype, vocabulary, label))
@@ -347,8 +347,8 @@ def _check_parameters(model: keras.Model, count: int, name: str) -> None:
         signature.bind(*[None] * count)
     except TypeError as error:
         raise UnavailableError(
-            f"the example of {name} has {counted(count, 'input')}, which do not match the "
-            f"parameters of forward: {error}: return one input for each parameter"
+            f"the example of {name}, with {counted(count, 'input')}, does not match the "
+            f"parameters of forward ({error}): return one input for each parameter"
         ) from error
 
 

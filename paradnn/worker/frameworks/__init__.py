@@ -336,8 +336,8 @@ def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "dat
         return typing.cast("Framework", module.DISTRIBUTED(layout))
     if not hasattr(module, "MODEL_PARALLEL"):
         raise UnavailableError(
-            f"framework={framework.name} has no parallel={parallel}: Keras divides weights among "
-            "devices only with JAX; set framework=jax or parallel=data"
+            f"framework={framework.name} has no parallel={parallel}, because Keras divides weights "
+            "among devices only with JAX: set framework=jax or parallel=data"
         )
     return typing.cast("Framework", module.MODEL_PARALLEL(layout))
 

@@ -385,7 +385,7 @@ class DistributedJax(Jax):
         if index + count > len(devices):
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                f"but the point needs {count} from platform.index={index} on: "
+                f"too few for devices={count} with platform.index={index}: "
                 "lower devices or platform.index, or choose another platform"
             )
         self._devices = devices[index : index + count]
@@ -532,7 +532,7 @@ class ModelParallelStep(JaxStep):
         device_count = len(placement["device"].device_set)
         if sum(counts) == sum(variable.value.size for variable in weights):
             raise UnavailableError(
-                "the last axis of each weight has a length that is not a multiple of "
+                "no weight can be divided, because no weight's last axis is a multiple of "
                 f"devices={device_count}: choose other sizes of the model, or set parallel=data"
             )
         self.parameters_per_device = sum(counts)
@@ -603,7 +603,7 @@ class GroupedJax(DistributedJax):
         if len(self._devices) < count:
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(self._devices), f'{kind} device')}, "
-                f"but the point needs {count} from platform.index={index} on: "
+                f"too few for devices={count} with platform.index={index}: "
                 "lower devices or platform.index, or choose another platform"
             )
         self._device = self._devices[0]

@@ -134,7 +134,7 @@ class TensorFlow(Framework):
         if self._is_xla and not trace.ran:
             raise UnavailableError(
                 f"TensorFlow {tf.__version__} cannot trace the operations of a program that XLA "
-                "compiled: set compile=graph to profile the point"
+                "compiled: set compile=graph to profile them"
             )
         return trace
 
@@ -435,7 +435,7 @@ class DistributedTensorFlow(TensorFlow):
             if index + count > len(devices):
                 raise UnavailableError(
                     f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                    f"but the point needs {count} from platform.index={index} on: "
+                    f"too few for devices={count} with platform.index={index}: "
                     "lower devices or platform.index, or choose another platform"
                 )
             _show_gpus(devices[index : index + count])

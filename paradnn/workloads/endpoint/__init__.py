@@ -647,8 +647,8 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             raise ConfigError(
                 "endpoint.rate",
                 "peak",
-                "has no forecast: the number of rates that a search tries is unknown",
-                "plan a rate such as endpoint.rate=10",
+                "cannot be planned, because the number of rates that the search tries is unknown",
+                "plan a fixed rate, such as endpoint.rate=10",
             )
 
 

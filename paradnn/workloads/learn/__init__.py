@@ -323,8 +323,8 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return ResultText("learning", clauses, verdict="; ".join(clauses))
 
     def require_predictable(self) -> None:
-        reason = "has no forecast: the number of epochs of a training is unknown"
-        remedy = "each point takes at most measure.timeout; plan task=step for its steps"
+        reason = "cannot be planned, because the number of epochs of a training is unknown"
+        remedy = "plan its steps with task=step (a training takes at most measure.timeout)"
         raise ConfigError("task", "learn", reason, remedy)
 
 

@@ -502,7 +502,9 @@ class Server(Scenario):
         late = self._cumulative_late(loads)
         is_met = self._verdict(loads)
         reason = f"{late[-1]:,} of {len(late):,} queries took longer than {self.latency_ms:g} ms"
-        allowed = f"{100 - self.percentile:.3g}% may, confidence {100 * self.confidence:g}%"
+        allowed = (
+            f"allowed: {100 - self.percentile:.3g}% with {100 * self.confidence:g}% confidence"
+        )
         limits = {True: "held", False: "missed", None: "not shown"}
         return {
             "valid": str(is_met is True).lower(),
@@ -533,8 +535,13 @@ class Server(Scenario):
 
     def require_predictable(self) -> None:
         if self.rate == "peak":
-            reason = "has no forecast: the number of rates that a search tries is unknown"
-            remedy = "each point takes at most measure.timeout; plan a rate such as server.rate=100"
+            reason = (
+                "cannot be planned, because the number of rates that the search tries is unknown"
+            )
+            remedy = (
+                "plan a fixed rate, such as server.rate=100 "
+                "(a search takes at most measure.timeout per point)"
+            )
             raise ConfigError("server.rate", "peak", reason, remedy)
 
 

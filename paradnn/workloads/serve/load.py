@@ -506,9 +506,9 @@ class ScheduledRuns:
         if delay <= max(_MAX_DELAY_NS, _MAX_DELAY_FRACTION * latency):
             return None
         return (
-            f"server.rate={rate:g}: the load generator could not keep up: its delay is "
-            f"{delay / 1e6:.3g} ms at p{100 * self._share:g}, the latency {latency / 1e6:.3g} ms; "
-            "leave it a core (platform.cores), or lower the rate"
+            f"server.rate={rate:g}: the load generator could not keep up (at p"
+            f"{100 * self._share:g}, its delay is {delay / 1e6:.3g} ms and the latency "
+            f"{latency / 1e6:.3g} ms); leave it a core with platform.cores, or lower the rate"
         )
 
 
