@@ -801,7 +801,7 @@ def claim(check: str) -> str:
             id="side not a mapping",
         ),
         pytest.param(
-            "check 1: b=x>many: compares with 'many', which is neither a number nor a time; write",
+            "check 1: b=x>many: compares with 'many', which is neither a number nor a time; for example, write",
             claim("{kind: compare, a: {x: 1}, b: {x: '>many'}, at_least: 0.5}"),
             id="condition not a number",
         ),
