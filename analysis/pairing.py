@@ -237,8 +237,8 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     is_leveled = family in evidence.leveled
     if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_leveled:
         raise InsufficientData(
-            "the two sides were measured in different sessions, and sessions may differ as much as "
-            "points do; measure both sides in the same sessions"
+            "the two sides were measured in different sessions, and the difference may be one of "
+            "sessions; measure both sides in the same sessions"
         )
 
 
@@ -384,9 +384,9 @@ def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
     shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
     if shared:
         raise ConfigError(
+            "conditions",
             "A and B",
-            counted(len(shared), "common run"),
-            "the two sides must not share runs",
+            f"contain the same {counted(len(shared), 'run')}",
             "choose conditions that do not overlap",
         )
 

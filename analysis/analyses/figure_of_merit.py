@@ -258,7 +258,12 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
     hours = {name: _positive_numbers("--work", name, text) for name, text in options.work}
     first = options.baseline if options.baseline is not None else next(iter(hours))
     if first not in hours:
-        raise ConfigError("--baseline", first, "has no --work", f"choose one of {', '.join(hours)}")
+        raise ConfigError(
+            "--baseline",
+            first,
+            "is not a side that --work names",
+            f"choose one of {', '.join(hours)}",
+        )
     hours = {first: hours[first]} | hours
     nodes = _nodes(options.nodes, list(hours))
     for name, values in hours.items():

@@ -156,7 +156,10 @@ def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
     varying = [name for name in hyperparameters(points) if points[name].nunique(dropna=False) > 1]
     sizes = _size_columns(points, varying)
     if sizes.empty:
-        raise InsufficientData("no size varies among the points that were tried")
+        raise InsufficientData(
+            "all runs have the same batch size and model size",
+            remedy="measure several sizes, for example batch_size=64,256,1024",
+        )
     failed = (~is_ok(points)).to_numpy(dtype=bool)
     side = np.full(len(points), "open", dtype=object)
     edge = np.zeros(len(points), dtype=bool)

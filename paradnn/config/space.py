@@ -480,7 +480,10 @@ def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
     node: Any = config
     for depth, part in enumerate(parts):
         if not isinstance(node, Mapping):
-            raise ConfigError(key, value, "no such key, because its group has no keys", "omit it")
+            group = ".".join(parts[:depth])
+            raise ConfigError(
+                key, value, f"no such key: {group} is a value, not a group", "omit it"
+            )
         if part not in node:
             group = ".".join(parts[:depth])
             owner = f" of {group}={node['name']}" if group and "name" in node else ""

@@ -333,7 +333,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
             return [receive_message(channel, kind) for channel in self.channels]
         except (EOFError, OSError):
             raise RankFailed(
-                "crash", "a worker process exited without reporting its result"
+                "crash", "one of the point's processes exited without a result"
             ) from None
 
 

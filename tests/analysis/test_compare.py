@@ -348,7 +348,7 @@ def test_bounds_with_missing_points_equal_a_count_by_hand() -> None:
         ),
         pytest.param(
             "device=A 'device=A & batch_size=64'",
-            "A and B=3 common runs: the two sides must not share runs",
+            "conditions=A and B: contain the same 3 runs",
             id="device=A 'device=A & batch_size=64'",
         ),
         pytest.param(

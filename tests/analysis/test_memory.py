@@ -92,7 +92,7 @@ def test_a_single_point_is_rejected() -> None:
     assert_rejected(
         "memory",
         planted(device="D").head(1),
-        "fc on D: no size varies among the points that were tried",
+        "fc on D: all runs have the same batch size and model size",
     )
 
 

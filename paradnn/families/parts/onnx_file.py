@@ -194,8 +194,8 @@ def _check_batch_axes(labels: Sequence[str], sizes: Sequence[Sequence[Any] | Non
             for number, axis in enumerate(axes[1:], start=1):
                 if axis in batch_names:
                     raise UnavailableError(
-                        f"{label} has {axes[0]} in axis 0 and {axis!r} in axis {number}: "
-                        "the first axis of every input must be the batch"
+                        f"{label} has the batch axis {axis!r} as axis {number}: "
+                        "export the model with the batch as the first axis of every input"
                     )
 
 

@@ -348,7 +348,7 @@ def _check_parameters(model: keras.Model, count: int, name: str) -> None:
     except TypeError as error:
         raise UnavailableError(
             f"the example of {name}, with {counted(count, 'input')}, does not match the "
-            f"parameters of forward ({error}): return one input for each parameter"
+            f"parameters of forward ({error}): the example needs one input for each parameter"
         ) from error
 
 
@@ -367,8 +367,8 @@ def _check_call(model: keras.Model, name: str) -> None:
         is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if parameter.default is parameter.empty and not is_variadic:
             raise UnavailableError(
-                f"input {parameter.name!r} of {name} is a separate argument of call: "
-                "accept all inputs as one list in the first argument"
+                f"the method call of {name} has the required parameter {parameter.name!r}, but "
+                "Keras passes all inputs as the first argument: accept a list of inputs there"
             )
 
 

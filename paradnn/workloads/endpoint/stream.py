@@ -291,7 +291,9 @@ def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
         AnswerError: If the content is not a mapping, or reports an error.
     """
     if not isinstance(content, Mapping):
-        raise AnswerError(f"an event is not a JSON object: {str(content)[:_EXCERPT_CHARS]}")
+        raise AnswerError(
+            f"the server sent an event that is not a JSON object: {str(content)[:_EXCERPT_CHARS]}"
+        )
     is_error = bool(content.get("error")) or content.get("object") == "error"
     if is_error:
         message = error_text(content) or str(content)
