@@ -1071,8 +1071,8 @@ def summary(records: Sequence[Mapping[str, Any]]) -> str:
     states = [_worst(_states(record)).strip("*") for record in records]
     return (
         f"Of {len(states)} rows, {states.count('yes')} meet their goals, "
-        f"{states.count('not shown')} miss one by less than the sampling error, and "
-        f"{states.count('no')} miss one."
+        f"{states.count('not shown')} miss a goal by less than the sampling error, and "
+        f"{states.count('no')} miss a goal by more."
     )
 
 
