@@ -479,7 +479,7 @@ class Quality(NamedTuple):
     Attributes:
         errors: Median relative error of the speedups by estimator.
         coverage: Share of the speedups inside their 95% intervals.
-        width: Median factor between the ends of the intervals.
+        width: Median ratio of the upper to the lower end of the intervals.
         log_speedups: The predicted logarithms (n,).
         by_limit: Median relative error of the operations that a limit dominates; NaN without any.
     """
@@ -830,8 +830,9 @@ def main() -> None:
     _write_rows(RESULTS, rows)
     _print_summary(pd.DataFrame(rows))
     choices = count_choices(tables, pairs)
-    _write_rows(CHOICES, choices.to_dict("records"))
-    _print_choices(choices)
+    if not choices.empty:
+        _write_rows(CHOICES, choices.to_dict("records"))
+        _print_choices(choices)
     alone = [
         bandwidth_alone(table, pairs)
         for table in tables
