@@ -480,7 +480,7 @@ def test_equal_sides_of_planted_machines_are_rarely_called_different(
     )
 
     assert false_verdicts <= stats.binom.ppf(0.999, 200, 0.05)
-    assert sum(not outcome.held for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
+    assert sum(not outcome.is_covered for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 def test_a_difference_of_five_percent_is_found_in_few_rounds() -> None:

@@ -439,7 +439,7 @@ def test_the_digest_of_a_set_depends_only_on_its_examples(tmp_path: Path) -> Non
     [
         pytest.param({"y_test": None}, "has no array y_test", id="missing array"),
         pytest.param(
-            {"x_train": np.zeros((20, 12, 9))}, "x_train has the shape 20 x 12 x 9", id="no square"
+            {"x_train": np.zeros((20, 12, 9))}, "x_train of shape 20 x 12 x 9", id="no square"
         ),
         pytest.param(
             {"y_train": np.zeros(19, int)},

@@ -137,7 +137,7 @@ class KeywordOnly(keras.Model):  # type: ignore[misc]
 def test_the_error_names_an_input_outside_the_first_argument(
     model_class: type[keras.Model],
 ) -> None:
-    with pytest.raises(UnavailableError, match="input 'scale' of net is a separate argument"):
+    with pytest.raises(UnavailableError, match="call of net has the required parameter 'scale'"):
         user_workload((model_class(), [np.ones((2, 4)), np.ones((2, 4))]), "net")
 
 
