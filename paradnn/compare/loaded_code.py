@@ -153,8 +153,10 @@ def foreign_code(
     built = []
     for path in shared:
         is_compiled = _is_compiled(path, is_executed=loaded[0].files[path])
+        # --setup may install requirements for both sides in a common environment.
+        is_project_script = _is_script(path) and not _INSTALLED.search(str(path))
         changed = _modification_time(path)
-        if changed > begun and (is_compiled or (changed < prepared and _is_script(path))):
+        if changed > begun and (is_compiled or (changed < prepared and is_project_script)):
             built.append(path)
     if built:
         return f"both sides load files that only one of them built: {_first_names(built)}"

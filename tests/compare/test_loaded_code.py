@@ -288,6 +288,18 @@ def test_a_copy_of_an_unchanged_file_may_be_shared(
     assert "REGRESSED" in outcome.output
 
 
+def test_a_requirement_that_setup_installs_may_be_shared(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    (project / "bench.py").write_text(f"import requirement\n{BENCHMARK}")
+    commit_regression(project, "package/__init__.py")
+    python = create_environment(tmp_path / "environment")
+    setup = f"echo VALUE = 1 >{site_packages(tmp_path / 'environment')}/requirement.py"
+    outcome = run_gate(call, "--setup", setup, "--", python, "bench.py")
+
+    assert outcome.code == 1, outcome.errors
+
+
 def test_a_module_that_each_run_writes_may_be_shared(
     project: Path, call: Call, tmp_path: Path
 ) -> None:
