@@ -160,13 +160,10 @@ def foreign_code(
             built.append(path)
     if built:
         return f"both sides load files that only one of them built: {_first_names(built)}"
+    scripts = [path for path in shared if path not in named and _is_script(path)]
     for side, checkout in enumerate(checkouts):
-        other = checkouts[1 - side]
-        copies = [
-            path
-            for path in shared
-            if path not in named and _is_script(path) and _is_copy(path, checkout, other)
-        ]
+        originals = _distinct_files(checkout, checkouts[1 - side], {path.name for path in scripts})
+        copies = [path for path in scripts if (path.name, _content(path)) in originals]
         if copies:
             return f"both sides load copies of files of {checkout.label}: {_first_names(copies)}"
     return None
@@ -247,24 +244,29 @@ def _is_script(path: Path) -> bool:
         return False
 
 
-def _is_copy(path: Path, checkout: Checkout, other: Checkout) -> bool:
-    """Return whether a file outside both checkouts is a copy of a file that only one of them has.
+def _distinct_files(
+    checkout: Checkout, other: Checkout, names: Collection[str]
+) -> set[tuple[str, bytes | None]]:
+    """Return the files of a checkout that the other checkout lacks or has with other content.
 
-    A copy of a file that is equal in both checkouts is harmless.
+    Empty files are omitted. A copy of a file that is equal in both checkouts is harmless.
 
     Args:
-        path: The file.
-        checkout: The checkout that may contain the original.
-        other: The checkout whose file of the same name must differ from the original.
+        checkout: The checkout whose files are returned.
+        other: The checkout to compare with.
+        names: File names, without folders, to which the search is limited.
+
+    Returns:
+        Pairs of file name and content.
     """
-    if path.is_relative_to(checkout.tree) or path.is_relative_to(other.tree):
-        return False
-    originals = [name for name in checkout.files if Path(name).name == path.name]
-    content = _content(path)
-    return bool(content) and any(
-        _content(checkout.tree / name) == content != _content(other.tree / name)
-        for name in originals
-    )
+    found: set[tuple[str, bytes | None]] = set()
+    for file in checkout.files:
+        name = file.rpartition("/")[2]
+        if name in names:
+            content = _content(checkout.tree / file)
+            if content and content != _content(other.tree / file):
+                found.add((name, content))
+    return found
 
 
 def _content(path: Path) -> bytes | None:
