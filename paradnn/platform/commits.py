@@ -104,7 +104,7 @@ def checkouts(
                     "run the command in a folder that both commits have",
                 )
             if setup:
-                _set_up(setup, checkout, reference, guard)
+                _set_up(setup, checkout, guard)
             found.append(checkout)
         yield found
 
@@ -175,15 +175,15 @@ def _remove_stale_worktrees() -> None:
             _remove_worktree(tree)
 
 
-def _set_up(setup: str, checkout: Checkout, reference: str, guard: ProcessGuard) -> None:
+def _set_up(setup: str, checkout: Checkout, guard: ProcessGuard) -> None:
     print(f"setting up {checkout.label}: {setup}", file=sys.stderr)
     done = guard.run(["/bin/sh", "-c", setup], cwd=checkout.folder)
     if done.returncode:
         raise ConfigError(
             "--setup",
             setup,
-            f"failed for {reference} ({_last_line(done)})",
-            f"run it by hand in a checkout of {reference}",
+            f"failed for {checkout.label} ({_last_line(done)})",
+            "run it by hand in a checkout to find the cause",
         )
 
 
